@@ -1,0 +1,39 @@
+# `make demo` and `make test` do all set-up from a bare checkout: a virtual environment, torch, the package, the tools.
+
+PYTHON ?= python3
+TORCH ?= 2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed-$(TORCH)
+
+.PHONY: demo test check format soak clean
+
+demo: $(INSTALLED)
+	$(BIN)/scale-cl demo
+
+test: check
+	$(BIN)/pytest --cov --cov-report=term
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: $(INSTALLED)
+	$(BIN)/pytest -m soak
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# torch comes first and alone, so that TORCH can name any build of it (TORCH=2.13.0+cpu) and the rest leaves it as it is.
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "scale-cl needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==$(TORCH)
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@

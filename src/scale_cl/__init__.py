@@ -1,0 +1,69 @@
+"""Online continual learning: tasks arrive one after another, one pass, a small memory, no forgetting.
+
+The public names below are imported on first use, so that `import scale_cl` and `scale-cl --help` stay quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scale_cl import learners, metrics, streams
+    from scale_cl.errors import ScaleClError
+    from scale_cl.learners.scale import Scale, ScaleConfig
+    from scale_cl.results import RunResult, SeedResult
+    from scale_cl.streams import InputSpec, Stream, Task, TaskInfo
+    from scale_cl.training import train, train_many
+    from scale_cl.training.config import Config, resolve
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Config": "scale_cl.training.config",
+    "InputSpec": "scale_cl.streams",
+    "RunResult": "scale_cl.results",
+    "Scale": "scale_cl.learners.scale",
+    "ScaleClError": "scale_cl.errors",
+    "ScaleConfig": "scale_cl.learners.scale",
+    "SeedResult": "scale_cl.results",
+    "Stream": "scale_cl.streams",
+    "Task": "scale_cl.streams",
+    "TaskInfo": "scale_cl.streams",
+    "resolve": "scale_cl.training.config",
+    "train": "scale_cl.training",
+    "train_many": "scale_cl.training",
+}
+_MODULES = ("learners", "metrics", "streams")
+
+__all__ = [
+    "Config",
+    "InputSpec",
+    "RunResult",
+    "Scale",
+    "ScaleClError",
+    "ScaleConfig",
+    "SeedResult",
+    "Stream",
+    "Task",
+    "TaskInfo",
+    "__version__",
+    "learners",
+    "metrics",
+    "resolve",
+    "streams",
+    "train",
+    "train_many",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"scale_cl.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'scale_cl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

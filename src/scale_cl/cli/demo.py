@@ -1,0 +1,65 @@
+"""`scale-cl demo`: what forgetting is and what avoids it, on data that needs no download."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from scale_cl.results import RunResult
+
+_LEARNERS = (("finetune", "fine-tuning"), ("scale", "SCALE"))
+
+
+def demo(
+    seeds: Annotated[int, typer.Option(metavar="N", help="Number of seeds.", min=1, max=100)] = 3,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
+) -> None:
+    """Train SCALE and plain fine-tuning on ten tasks and compare what they still know at the end."""
+    from scale_cl.cli.run import trained
+    from scale_cl.training.config import resolve
+
+    if not quiet:
+        typer.echo(
+            "Ten tasks arrive one after another: the same 8x8 digits, their pixels shuffled anew for each task.\n"
+            "Every sample is seen once. Fine-tuning keeps nothing; SCALE keeps 50 samples a task.\n"
+        )
+    results = [
+        trained(resolve(learner=name, stream="digits", options={"run.seeds": seeds}), root=None, quiet=quiet)
+        for name, _ in _LEARNERS
+    ]
+    _print_table(results)
+    typer.echo(
+        "\nACC: accuracy over all tasks at the end. FM: how much of the best was forgotten.\n"
+        "LA: accuracy right after learning each task. First task: when just learnt → at the end.\n"
+        "Percent, mean ± deviation over the seeds.\n"
+        "\nNext:\n"
+        "  scale-cl list learners                     the methods there are\n"
+        "  scale-cl run --learner scale-ema           one of them, with the result on disk\n"
+        "  scale-cl show scale --stream digits        every setting and its meaning\n"
+        "  scale-cl data list                         benchmarks to download, then scale-cl run --stream pmnist"
+    )
+
+
+def _print_table(results: list[RunResult]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from scale_cl.results import percent
+
+    count = len(results[0].seeds)
+    table = Table(title=f"{len(results[0].seeds[0].tasks)} tasks of digits, {count} seed{'s' if count > 1 else ''}")
+    table.add_column("", no_wrap=True)
+    for heading in ("ACC", "FM", "LA", "first task"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for (_, label), result in zip(_LEARNERS, results, strict=True):
+        measures = [percent(result.values(measure)) for measure in ("acc", "fm", "la")]
+        table.add_row(label, *measures, f"{_first_task(result, 0):.1f} → {_first_task(result, -1):.1f}")
+    Console().print(table)
+
+
+def _first_task(result: RunResult, after: int) -> float:
+    """Mean accuracy on the first task after learning task number `after`."""
+    return statistics.fmean(seed.matrix[after][0] or 0.0 for seed in result.seeds)

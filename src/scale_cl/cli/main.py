@@ -1,0 +1,60 @@
+"""The command `scale-cl`: its sub-commands, and how errors reach the user."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+import scale_cl
+from scale_cl.cli.catalog import list_app
+from scale_cl.cli.data import app as data_app
+from scale_cl.cli.demo import demo
+from scale_cl.cli.run import run
+from scale_cl.cli.show import show
+from scale_cl.errors import ScaleClError
+
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    name="scale-cl",
+    help="Online continual learning: tasks arrive one after another, one pass, a small memory, no forgetting.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+app.command()(show)
+app.command()(demo)
+app.add_typer(list_app, name="list")
+app.add_typer(data_app, name="data")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"scale-cl {scale_cl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a ± must not end a run on a terminal that has none
+    try:
+        app()
+    except ScaleClError as error:
+        print(f"scale-cl: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)

@@ -1,0 +1,43 @@
+"""The package's exceptions: each message is one line that says what is wrong and what would be right."""
+
+from __future__ import annotations
+
+
+class ScaleClError(Exception):
+    """Base of everything this package raises on purpose; the command line prints it and exits with 2."""
+
+
+class ConfigError(ScaleClError, ValueError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class DataError(ScaleClError, ValueError):
+    """A data file is missing, truncated, altered or not of the format it claims."""
+
+
+class FetchError(ScaleClError):
+    """A download did not arrive whole and right."""
+
+
+class StreamError(ScaleClError, ValueError):
+    """Arrays, labels or tasks do not make a stream."""
+
+
+class InputError(ScaleClError, ValueError):
+    """A batch has the wrong shape, type or labels for the learner."""
+
+
+class UnknownTaskError(ScaleClError, LookupError):
+    """A task was asked for that the learner has never seen."""
+
+
+class OutputInUseError(ScaleClError):
+    """The output directory holds a result or belongs to a running process."""
+
+
+class ResultError(ScaleClError, ValueError):
+    """A result file is missing, damaged, foreign or of a newer version."""
+
+
+class CheckpointError(ScaleClError, ValueError):
+    """A checkpoint is missing, damaged, foreign or of a newer version."""

@@ -1,0 +1,117 @@
+"""Files: atomic writes (whole or not at all), checksums, and a lock that dies with its process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scale_cl.errors import OutputInUseError
+
+_HELD: set[int] = set()  # descriptors of the locks this process holds
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write `data` to `path`, making its folder: a reader sees the old file or the new one, never a part."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with temporary.open("xb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        put_in_place(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: str | os.PathLike[str], obj: Any) -> None:
+    """Write `obj` as indented JSON, whole or not at all; NaN and infinity are refused, as JSON has none."""
+    write_text(path, json.dumps(obj, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def put_in_place(temporary: Path, target: Path) -> None:
+    """Rename a finished, synced file onto its name and make the rename itself durable."""
+    temporary.replace(target)
+    with contextlib.suppress(OSError):  # some file systems cannot sync a folder; the rename stands all the same
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Hexadecimal SHA-256 of a file's content."""
+    return digest(path, "sha256")
+
+
+def digest(path: str | os.PathLike[str], algorithm: str) -> str:
+    """Hexadecimal checksum of a file's content by any algorithm of hashlib."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+
+
+@contextlib.contextmanager
+def lock(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock file `path` for this process; OutputInUseError at once if anyone else holds it."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = _acquire(target)
+    _HELD.add(descriptor)
+    try:
+        yield
+    finally:
+        if descriptor in _HELD:  # a forked child has closed its copy already, and the file is not its to remove
+            _HELD.remove(descriptor)
+            target.unlink(missing_ok=True)  # while still held, so that nobody can have locked this very file
+            os.close(descriptor)
+
+
+def _acquire(target: Path) -> int:
+    """A descriptor that holds the lock on the file now at `target`."""
+    import fcntl
+
+    while True:
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held, named = os.fstat(descriptor), target.stat()
+            if (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino):
+                os.truncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+                return descriptor
+        except FileNotFoundError:  # the former holder removed it between our open and our lock
+            pass
+        except BlockingIOError:
+            holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise OutputInUseError(
+                f"{target.parent} is in use by process {holder}: wait for it, or use another"
+            ) from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _let_go_in_child() -> None:
+    """Close inherited descriptors: a child that outlives its parent must not keep the parent's lock."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)

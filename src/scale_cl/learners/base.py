@@ -1,0 +1,357 @@
+"""What all learners share: the protocol, the registry of tasks, prediction, the weight average and the state.
+
+A method is one file: a config (its settings), `_update` (its step, device work only) and perhaps `_task_began` and
+`_task_ended`. `observe` calls `_update` through a recorded graph, so it must not look at tensor values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from scale_cl.capture import Captured
+from scale_cl.errors import CheckpointError, InputError, ScaleClError, UnknownTaskError
+from scale_cl.learners.traits import Traits
+from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, ParameterGenerator, ReducedResNet18
+from scale_cl.nets.film import FilmForm
+from scale_cl.nets.inputs import Augmentation
+from scale_cl.settings import Settings, setting
+from scale_cl.streams import InputSpec, TaskInfo
+
+StepStats = dict[str, Tensor]
+"""Loss terms of a step as device tensors; the next step may overwrite them."""
+
+
+class State(TypedDict):
+    """A learner, whole: tensors by name, and plain values that fit into JSON."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How the arithmetic is done: none of it is part of a method."""
+
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    channels_last: bool = False
+    capture: bool = True
+
+
+@dataclass(frozen=True)
+class LearnerConfig(Settings):
+    """Settings of every learner."""
+
+    backbone: Literal["auto", "mlp", "resnet18"] = setting(
+        "auto", "network: mlp, resnet18 (reduced), or auto (resnet18 for images of three channels)"
+    )
+    weight_average: float = setting(
+        0.0, "decay of the average of the base parameters used for prediction and stored logits; 0: off", low=0, below=1
+    )
+    standardise: bool = setting(False, "standardise inputs by the running mean and deviation of what has been seen")
+    augment: Augmentation = setting("none", "random changes of training images: none, flip, crop-flip")
+
+
+class Learner:
+    """Learns tasks one after another, a batch at a time."""
+
+    config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
+    config: Any
+    traits: ClassVar[Traits] = Traits()
+    name: str = ""  # as the catalog has it; results carry it
+
+    def __init__(
+        self,
+        spec: InputSpec,
+        config: LearnerConfig | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        compute: Compute | None = None,
+    ) -> None:
+        """A learner for inputs as `spec` says; `seed` decides its weights and its draws."""
+        self.spec, self.seed = spec, seed
+        self.name = self.name or type(self).__name__.lower()
+        self.config = self.config_class() if config is None else config
+        self.compute = Compute() if compute is None else compute
+        self.device = torch.device(device)
+        self._weights_rng = torch.Generator().manual_seed(seed)  # on the CPU: the same weights on every device
+        self._rng = torch.Generator(self.device).manual_seed(seed)
+        self._tasks: dict[str, int] = {}
+        self._classes: list[int] = []
+        self._current: str | None = None
+        self._task = torch.zeros((), dtype=torch.int64, device=self.device)  # number of the open task
+        self.net = self._make_net().to(self.device)
+        if self.compute.channels_last:
+            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._average: dict[str, Tensor] = {}
+        recorded = {"device": self.device, "generator": self._rng, "enabled": self.compute.capture}
+        self._step = Captured(self._whole_step, **recorded)  # type: ignore[arg-type]
+        self._prediction = Captured(self._predicted, **recorded)  # type: ignore[arg-type]
+        self._known_version: object = None
+        self._base: list[Tensor] = []
+        self.steps = 0
+
+    # ---- the protocol ------------------------------------------------------------------------------------------------
+
+    def begin_task(self, task: TaskInfo) -> None:
+        """Open a task; a name seen before goes on with that task, perhaps with more classes."""
+        if task.classes < 1:
+            raise InputError(f"task {task.name!r} has {task.classes} classes; a head needs at least one")
+        self.end_task()
+        number = self._tasks.setdefault(task.name, len(self._tasks))
+        new = number == len(self._classes)
+        if new:
+            self._classes.append(0)
+        self._classes[number] = max(self._classes[number], task.classes)
+        head = 0 if self.net.heads.shared else number
+        outputs = self.net.heads.classes[head] if head < len(self.net.heads.classes) else 0
+        self._ensure_task(number, self._classes[number], new=new)
+        self._refresh()
+        self._average_takes(head, outputs)
+        self._task.fill_(number)
+        self._current = task.name
+        self._task_began(number)
+
+    def observe(self, x: Tensor, y: Tensor) -> StepStats:
+        """Learn from one batch of the open task.
+
+        Args:
+            x: [B, *shape] raw samples: uint8 for pixels, float32 for features.
+            y: [B] int64 labels of the task's own head.
+        """
+        number = self._open_task()
+        self._check_batch(x, y, number)
+        x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"):
+            stats = self._step((len(x), self._phase(), self._known_version), x, y)
+        self._observed(len(x))
+        self.steps += 1
+        return stats
+
+    def end_task(self) -> None:
+        """Close the open task; without one, nothing happens."""
+        if self._current is None:
+            return
+        self._task_ended(self._tasks[self._current])
+        self._current = None
+        self._refresh()
+
+    def predict(self, x: Tensor, task: str) -> Tensor:
+        """Logits [B, classes of the task], in evaluation mode and without a trace in the state."""
+        if task not in self._tasks:
+            seen = ", ".join(map(repr, self._tasks)) or "none"
+            raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
+        self._check_shape(x)
+        number = self._tasks[task]
+        x = x.to(self.device, non_blocking=True)
+        t = torch.full((), number, dtype=torch.int64, device=self.device)
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"):
+            logits = self._prediction((len(x), self._known_version), x, t)["logits"]
+        return logits[:, : self._classes[number]].float()
+
+    def state_dict(self) -> State:
+        """Everything that decides what the learner does from here on."""
+        tensors = {f"net.{name}": t.clone() for name, t in self.net.state_dict().items()}
+        tensors |= {f"average.{name}": t.clone() for name, t in self._trimmed_average().items()}
+        tensors |= {"rng": self._rng.get_state(), "weights_rng": self._weights_rng.get_state()}
+        tasks = [[name, self._classes[number]] for name, number in self._tasks.items()]
+        return {"tensors": tensors, "meta": {"tasks": tasks, "current": self._current, "steps": self.steps}}
+
+    def load_state_dict(self, state: State) -> None:
+        """Become the learner that `state_dict` was taken of; it must have been made with the same config."""
+        tensors, meta = state["tensors"], state["meta"]
+        self._tasks, self._classes = {}, []
+        self.net.heads.clear()
+        for name, classes in meta["tasks"]:
+            number = self._tasks[name] = len(self._tasks)
+            self._classes.append(int(classes))
+            self._ensure_task(number, int(classes), new=True)
+        self._load_module(self.net, "net.", tensors)
+        self.net.heads.refresh()
+        self._average = {}
+        self._refresh(force=True)
+        if {n for n in tensors if n.startswith("average.")} != {f"average.{n}" for n in self._average}:
+            raise CheckpointError("state has another weight average than this learner; make it with the same config")
+        for name, average in self._average.items():
+            saved = tensors[f"average.{name}"]
+            average[tuple(slice(n) for n in saved.shape)] = saved.to(average)
+        self._rng.set_state(tensors["rng"].cpu())
+        self._weights_rng.set_state(tensors["weights_rng"].cpu())
+        self._current, self.steps = meta["current"], int(meta["steps"])
+        if self._current is not None:
+            self._task.fill_(self._tasks[self._current])
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a task's data that the training loop is to make: one, unless the method has a setting for it."""
+        return int(getattr(self.config, "epochs", 1))
+
+    # ---- what a method fills in --------------------------------------------------------------------------------------
+
+    def _update(self, x: Tensor, y: Tensor) -> StepStats:
+        """The method's step on a raw batch: device work only."""
+        raise NotImplementedError
+
+    def _task_began(self, task: int) -> None:
+        """After a task was opened."""
+
+    def _task_ended(self, task: int) -> None:
+        """Before the open task closes."""
+
+    def _phase(self) -> object:
+        """All that the host decides inside `_update`, apart from the batch size: sizes of draws, branches."""
+        return ()
+
+    def _observed(self, n: int) -> None:
+        """Host bookkeeping after a step over `n` samples."""
+
+    def _wrap_up(self, x: Tensor, y: Tensor) -> None:
+        """The end of every step, on the device: by default nothing."""
+
+    def _version(self) -> object:
+        """Changes whenever a tensor the step uses has moved."""
+        return self.net.version
+
+    def _ensure_task(self, task: int, classes: int, *, new: bool) -> None:
+        """Make the parts that task number `task` needs."""
+        self.net.ensure_task(task, classes, generator=self._weights_rng)
+
+    def _make_generator(self, backbone: Backbone) -> ParameterGenerator | None:
+        """The parameter generator, for the methods that have one."""
+        return None
+
+    # ---- shared machinery --------------------------------------------------------------------------------------------
+
+    def _make_net(self) -> ContinualNet:
+        c, spec = self.config, self.spec
+        inputs = Inputs(
+            spec.shape,
+            spec.pixel_max,
+            standardise=c.standardise,
+            augment=c.augment,
+            channels_last=self.compute.channels_last,
+        )
+        kind = c.backbone
+        if kind == "auto":
+            kind = "resnet18" if len(spec.shape) == 3 and spec.shape[0] == 3 else "mlp"
+        if kind == "resnet18" and len(spec.shape) != 3:
+            raise InputError(f"backbone resnet18 needs images [C, H, W]; inputs have shape {list(spec.shape)}: use mlp")
+        backbone: Backbone
+        if kind == "resnet18":
+            backbone = ReducedResNet18(spec.shape[0], generator=self._weights_rng)
+        else:
+            backbone = MLP(int(torch.Size(spec.shape).numel()), generator=self._weights_rng)
+        heads = Heads(backbone.feature_width, shared=spec.scenario == "domain", xavier=backbone.xavier)
+        return ContinualNet(inputs, backbone, heads, self._make_generator(backbone))
+
+    def _film_generator(self, backbone: Backbone, form: FilmForm, width: int) -> ParameterGenerator:
+        return ParameterGenerator(backbone, generator=self._weights_rng, form=form, embedding_width=width)
+
+    def _whole_step(self, x: Tensor, y: Tensor) -> StepStats:
+        self.net.inputs.seen(x)
+        stats = self._update(x, y)
+        self._wrap_up(x, y)
+        return stats
+
+    def _prepared(self, x: Tensor) -> Tensor:
+        """Raw samples to training inputs: augmentation, units, standardisation."""
+        prepared: Tensor = self.net.inputs(self.net.inputs.augmented(x, self._rng))
+        return prepared
+
+    def _predicted(self, x: Tensor, task: Tensor) -> dict[str, Tensor]:
+        return {"logits": self._evaluated(x, task.expand(len(x)))[2]}
+
+    def _evaluated(self, x: Tensor, task: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Common features, features and logits of raw samples by the model that predicts."""
+        with torch.no_grad(), self._evaluation():
+            out: tuple[Tensor, Tensor, Tensor] = functional_call(self.net, self._average, (self.net.inputs(x), task))
+        return out
+
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        self.net.eval()
+        try:
+            yield
+        finally:
+            self.net.train()
+
+    def _descend(self, loss: Tensor, parameters: Sequence[Tensor], rate: float, *, keep_graph: bool = False) -> None:
+        """One step of plain SGD; `keep_graph` if another loss shares part of this one's computation."""
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=keep_graph)
+        with torch.no_grad():
+            torch._foreach_add_(list(parameters), list(gradients), alpha=-rate)
+
+    def _base_moved(self, base: Sequence[Tensor] | None = None) -> None:
+        """After every update of the base parameters (or of `base`, in their order): the weight average follows."""
+        if self._average:
+            with torch.no_grad():
+                weight = 1 - self.config.weight_average
+                torch._foreach_lerp_(list(self._average.values()), list(self._base if base is None else base), weight)
+
+    def _refresh(self, *, force: bool = False) -> None:
+        """If tensors have moved: drop recordings and look the parameters up again."""
+        version = self._version()
+        if version == self._known_version and not force:
+            return
+        self._known_version = version
+        self._step.drop()
+        self._prediction.drop()
+        named = self.net.base_parameters()
+        self._base = list(named.values())
+        if self.config.weight_average > 0 and self._tasks:  # it begins with the first task
+            averages = {}
+            for name, p in named.items():
+                averages[name] = p.detach().clone()
+                old = self._average.get(name)
+                if old is not None:
+                    averages[name][tuple(slice(n) for n in old.shape)] = old
+            self._average = averages
+
+    def _average_takes(self, head: int, first: int) -> None:
+        """The outputs of a head from `first` on are new: they enter the average as they are."""
+        named = self.net.base_parameters()
+        for name in ("heads.weight.data", "heads.bias.data"):
+            if name in self._average:
+                self._average[name][head, first:] = named[name].detach()[head, first:]
+
+    def _trimmed_average(self) -> Mapping[str, Tensor]:
+        heads = self.net.heads.weight.count
+        return {n: t[:heads] if n.startswith("heads.") else t for n, t in self._average.items()}
+
+    def _load_module(self, module: nn.Module, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        try:
+            module.load_state_dict(own)
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+
+    def _open_task(self) -> int:
+        if self._current is None:
+            raise ScaleClError("no task is open: call begin_task(TaskInfo(name, classes)) before observe")
+        return self._tasks[self._current]
+
+    def _check_shape(self, x: Tensor) -> None:
+        shape, dtype = tuple(x.shape), torch.float32 if self.spec.pixel_max is None else torch.uint8
+        if shape[1:] != tuple(self.spec.shape) or len(x) == 0:
+            wanted = ", ".join(map(str, self.spec.shape))
+            raise InputError(f"a batch has shape {list(shape)}; this learner takes [n, {wanted}] with n >= 1")
+        if x.dtype != dtype:
+            raise InputError(f"a batch is of {x.dtype}; this learner takes {dtype}")
+
+    def _check_batch(self, x: Tensor, y: Tensor, task: int) -> None:
+        self._check_shape(x)
+        if y.shape != x.shape[:1] or y.dtype != torch.int64:
+            raise InputError(f"labels have shape {list(y.shape)} and {y.dtype}; expected [{len(x)}] and torch.int64")
+        if y.device.type == "cpu":  # elsewhere it would stop the device; a stream checks its labels when it is built
+            low, high = int(y.min()), int(y.max())
+            if low < 0 or high >= self._classes[task]:
+                wrong = low if low < 0 else high
+                raise InputError(f"label {wrong} is outside the task's head; labels are 0 to {self._classes[task] - 1}")

@@ -1,0 +1,129 @@
+"""What the learners with an episodic memory share: its settings, replay, and logits kept when a task ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from scale_cl.learners.base import Learner, LearnerConfig, State
+from scale_cl.learners.traits import Traits
+from scale_cl.memory import EpisodicMemory, Policy
+from scale_cl.settings import setting
+
+
+@dataclass(frozen=True)
+class MemoryConfig(LearnerConfig):
+    """Settings of every learner with a memory."""
+
+    memory: int = setting(50, "memory slots a task", low=1)
+    memory_policy: Policy = setting(
+        "ring",
+        "which samples a task's slots keep: ring (the last), class-ring (the last of each class), reservoir (uniform)",
+    )
+
+
+@dataclass(frozen=True)
+class ReplayConfig(MemoryConfig):
+    """Settings of every learner that replays draws from its memory."""
+
+    replay: int = setting(10, "samples replayed with a batch, at most as many as are stored", low=1)
+
+
+@dataclass
+class Samples:
+    """A batch of the open task, followed by replayed samples of others."""
+
+    x: Tensor  # [n + r, ...] prepared
+    y: Tensor  # [n + r]
+    task: Tensor  # [n + r]
+    rows: Tensor | None  # [r] where in the memory the replayed ones lie
+    n: int  # size of the batch
+    parts: tuple[int, ...] = ()  # sizes of the batch and of each draw
+
+
+class ReplayLearner(Learner):
+    """A learner with one episodic memory, written after the step."""
+
+    config_class: ClassVar[type[LearnerConfig]] = ReplayConfig
+    traits = Traits(episodic_memory=True)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As `Learner`."""
+        super().__init__(*args, **kwargs)
+        self.memory = self._make_memory(self._slots(), self.config.memory_policy)
+
+    def _slots(self) -> int:
+        """Slots a task of the memory that is replayed from."""
+        return int(self.config.memory)
+
+    def _make_memory(self, slots: int, policy: Policy) -> EpisodicMemory:
+        dtype = torch.float32 if self.spec.pixel_max is None else torch.uint8
+        return EpisodicMemory(slots, self.spec.shape, dtype, device=self.device, generator=self._rng, policy=policy)
+
+    def _replay_size(self) -> int:
+        """How many samples a draw has: a number of the host's, constant while a task lasts."""
+        return min(int(self.config.replay), self.memory.available(current=self._replays_current()))
+
+    def _replays_current(self) -> bool:
+        """Whether the open task's own samples are replayed too, not those of finished tasks only."""
+        return False
+
+    def _joined(self, x: Tensor, y: Tensor, replay: int) -> Samples:
+        """The batch and `replay` fresh draws of the finished tasks, prepared together."""
+        task = self._task.expand(len(y))
+        if replay == 0:
+            return Samples(self._prepared(x), y, task, None, len(y))
+        memory = self.memory
+        rows = memory.draw(replay)
+        x, y = torch.cat([x, memory.x[rows]]), torch.cat([y, memory.y[rows]])
+        return Samples(self._prepared(x), y, torch.cat([task, memory.task[rows]]), rows, len(task))
+
+    def _rounds(self, x: Tensor, y: Tensor, updates: int, *, draws: int = 1) -> list[Samples]:
+        """For each of several updates the batch and fresh draws, all prepared in one pass."""
+        n, size, memory = len(y), self._replay_size(), self.memory
+        x, y, task = (t.expand(updates, *t.shape) for t in (x, y, self._task.expand(n)))
+        rows = None
+        if size > 0:
+            rows = memory.draws(updates * draws, size, current=self._replays_current()).view(updates, -1)
+            x, y = torch.cat([x, memory.x[rows]], 1), torch.cat([y, memory.y[rows]], 1)
+            task = torch.cat([task, memory.task[rows]], 1)
+        prepared = self._prepared(x.flatten(0, 1)).tensor_split(updates)
+        parts = (n, *[size] * draws) if size > 0 else (n,)
+        return [
+            Samples(prepared[i], y[i], task[i], None if rows is None else rows[i], n, parts) for i in range(updates)
+        ]
+
+    def _task_began(self, task: int) -> None:
+        self.memory.open(task, self._classes[task])
+        self._refresh()
+
+    def _task_ended(self, task: int) -> None:
+        self.memory.close()
+
+    def _phase(self) -> object:
+        return self._replay_size()
+
+    def _wrap_up(self, x: Tensor, y: Tensor) -> None:
+        self.memory.write(x, y)
+
+    def _observed(self, n: int) -> None:
+        self.memory.wrote(n)
+
+    def _version(self) -> object:
+        return super()._version(), self.memory.version
+
+    def state_dict(self) -> State:
+        """Everything, the memory's samples included."""
+        state = super().state_dict()
+        state["tensors"] |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """As `Learner.load_state_dict`, with the memory."""
+        prefix = "memory."
+        own = {n.removeprefix(prefix): t for n, t in state["tensors"].items() if n.startswith(prefix)}
+        self.memory.load_state_dict(own)
+        super().load_state_dict(state)

@@ -1,0 +1,70 @@
+"""The losses, as pure functions of logits and targets: means over samples, never sums."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NO_CLASS = float("-inf")  # added to a logit that does not exist for its sample
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean cross-entropy; logits of classes a head does not have are -inf and take no part.
+
+    Args:
+        logits: [B, C] float.
+        target: [B] int64.
+    """
+    return F.cross_entropy(logits, target)
+
+
+def cross_entropy_of_parts(logits: Tensor, target: Tensor, parts: tuple[int, ...]) -> Tensor:
+    """Sum over the parts of a batch of their mean cross-entropies.
+
+    Args:
+        logits: [B, C] float.
+        target: [B] int64.
+        parts: sizes that add up to B, in order.
+    """
+    each = F.cross_entropy(logits, target, reduction="none")
+    weight = torch.cat([each.new_full((n,), 1 / n) for n in parts]) if len(parts) > 1 else 1 / len(target)
+    return (each * weight).sum()
+
+
+def weighted_cross_entropy(logits: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Several weighted sums of the samples' cross-entropies, from one softmax.
+
+    Args:
+        logits: [B, C] float.
+        target: [B] int64.
+        weights: [..., B] float, a row for each sum.
+    """
+    return weights @ F.cross_entropy(logits, target, reduction="none")
+
+
+def logit_distance(logits: Tensor, stored: Tensor, exists: Tensor | None) -> Tensor:
+    """Mean over samples of the mean squared distance to the stored logits, over the columns that were stored.
+
+    Args:
+        logits: [B, C] float.
+        stored: [B, C] float, zero where nothing was stored.
+        exists: [B, C] bool, the columns that existed when the sample's logits were stored; None: all.
+    """
+    if exists is None:
+        return F.mse_loss(logits, stored)
+    difference = torch.where(exists, logits - stored, torch.zeros_like(logits))
+    return (difference.square().sum(1) / exists.sum(1)).mean()
+
+
+def softened_divergence(logits: Tensor, stored: Tensor, exists: Tensor | None, temperature: float) -> Tensor:
+    """Divergence KL(stored || logits) of the outputs softened at `temperature`: the mean over all elements.
+
+    No factor of temperature squared, and the mean runs over samples and existing columns, as in the CTN authors' code.
+    """
+    if exists is None:
+        exists = torch.ones_like(stored, dtype=torch.bool)
+    target = torch.where(exists, stored / temperature, torch.full_like(stored, NO_CLASS)).log_softmax(1)
+    output = torch.where(exists, logits / temperature, torch.full_like(logits, NO_CLASS)).log_softmax(1)
+    terms = torch.where(exists, target.exp() * (target - output), torch.zeros_like(target))
+    return (terms.sum(1) / exists.sum(1)).mean()

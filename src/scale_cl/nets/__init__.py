@@ -1,0 +1,23 @@
+"""Networks: backbones, growing heads, the FiLM parameter generator and the discriminator."""
+
+from scale_cl.nets.backbone import Backbone
+from scale_cl.nets.discriminator import Discriminator
+from scale_cl.nets.film import ParameterGenerator
+from scale_cl.nets.heads import Heads
+from scale_cl.nets.inputs import Inputs
+from scale_cl.nets.mlp import MLP
+from scale_cl.nets.model import ContinualNet
+from scale_cl.nets.resnet import ReducedResNet18
+from scale_cl.nets.rows import Rows
+
+__all__ = [
+    "MLP",
+    "Backbone",
+    "ContinualNet",
+    "Discriminator",
+    "Heads",
+    "Inputs",
+    "ParameterGenerator",
+    "ReducedResNet18",
+    "Rows",
+]

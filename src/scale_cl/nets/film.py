@@ -1,0 +1,104 @@
+"""The parameter generator: a task embedding from which linear layers make FiLM scales and shifts (equations 1 and 2)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scale_cl.nets.backbone import Backbone, Modulation
+from scale_cl.nets.rows import Rows, linear_rows
+
+FilmForm = Literal["branches", "sum"]
+
+
+class ParameterGenerator(nn.Module):
+    """P(t): task embedding -> (scale, shift) at each FiLM site of a backbone."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        generator: torch.Generator,
+        form: FilmForm = "branches",
+        embedding_width: int = 0,
+        capacity: int = 32,
+    ) -> None:
+        """One linear layer a site; `embedding_width` 0 takes the backbone's own."""
+        super().__init__()
+        self.form: FilmForm = form
+        self.detach_norms = backbone.detach_norms
+        self.embedding_width = embedding_width or backbone.embedding_width
+        self.embedding = Rows((self.embedding_width,), capacity)
+        layers: list[nn.Linear] = [
+            nn.utils.skip_init(nn.Linear, self.embedding_width, 2 * width) for width in backbone.film_widths
+        ]
+        self.layers = nn.ModuleList(layers)
+        with torch.no_grad():
+            for layer in layers:
+                outputs = (layer.out_features,)
+                weight, bias = linear_rows(outputs, self.embedding_width, xavier=backbone.xavier, generator=generator)
+                layer.weight.copy_(weight)
+                layer.bias.copy_(bias)
+
+    def add_task(self, *, generator: torch.Generator) -> None:
+        """A new task's embedding row, drawn N(0, 1)."""
+        self.embedding.add(torch.randn(1, self.embedding_width, generator=generator))
+
+    def modulation(self, task: Tensor) -> Modulation:
+        """What FiLM does at each site for samples of these tasks [B]."""
+        embedded = F.embedding(task, self.embedding.data)
+        pairs = [self._unit_pair(layer(embedded)) for layer in self.layers]
+
+        def modulate(site: int, h: Tensor, common: Tensor) -> Tensor:
+            return film(h, *pairs[site], common=common, form=self.form)
+
+        return modulate
+
+    def _unit_pair(self, generated: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and shift [B, C], each divided by its L2 norm."""
+        pair = generated.unflatten(1, (2, -1))
+        if self.detach_norms:
+            pair = pair / torch.linalg.vector_norm(pair.detach(), dim=2, keepdim=True)
+        else:
+            pair = _Unit.apply(pair)  # type: ignore[no-untyped-call]
+        scale, shift = pair.unbind(1)
+        return scale, shift
+
+
+class _Unit(torch.autograd.Function):
+    """v / |v| over the last dimension, with the short form of its gradient: (g - u (u . g)) / |v|."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        unit: Tensor = v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        ctx.save_for_backward(v, unit)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        v, unit = ctx.saved_tensors
+        norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        gradient: Tensor = torch.addcmul(g, unit, (unit * g).sum(-1, keepdim=True), value=-1) / norm
+        return gradient
+
+
+def film(h: Tensor, scale: Tensor, shift: Tensor, *, common: Tensor, form: FilmForm = "branches") -> Tensor:
+    """Task-specific plus common features.
+
+    `branches` activates each before the sum, relu(scale * h + shift) + relu(h); `sum`, as equations 1 and 2 are printed,
+    after it: relu(scale * h + shift + h).
+
+    Args:
+        h: [B, C] or [B, C, H, W] pre-activations.
+        scale: [B, C], of unit length.
+        shift: [B, C], of unit length.
+        common: relu(h).
+        form: which of the two.
+    """
+    if h.dim() == 4:
+        scale, shift = scale[:, :, None, None], shift[:, :, None, None]
+    private = torch.addcmul(shift, scale, h)
+    return torch.relu(private) + common if form == "branches" else torch.relu(private + h)

@@ -1,0 +1,80 @@
+"""Linear classifiers that grow: one a task (task-incremental) or one for all (domain-incremental)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scale_cl.losses import NO_CLASS
+from scale_cl.nets.rows import Rows, linear_rows
+
+
+class Heads(nn.Module):
+    """Heads as rows of one tensor, so that a batch may mix samples of all tasks."""
+
+    missing: Tensor
+
+    def __init__(self, width: int, *, shared: bool, xavier: bool, capacity: int = 32) -> None:
+        """No head yet; `shared` keeps one head for all tasks."""
+        super().__init__()
+        self.shared, self.xavier, self.width = shared, xavier, width
+        self.weight = Rows((0, width), 1 if shared else capacity)
+        self.bias = Rows((0,), 1 if shared else capacity)
+        self.classes: list[int] = []  # of each head
+        self.register_buffer("missing", torch.zeros(len(self.weight.data), 0), persistent=False)
+        self.version = 0
+
+    def ensure(self, task: int, classes: int, *, generator: torch.Generator) -> None:
+        """Give `task` a head of `classes` outputs, or enlarge the one it has."""
+        head = 0 if self.shared else task
+        old = self.classes[head] if head < len(self.classes) else 0
+        if classes <= old:
+            return
+        with torch.no_grad():
+            if classes > self.bias.data.shape[1]:
+                self.weight.reshape(1, (classes, self.width))
+                self.bias.reshape(1, (classes,))
+                self.version += 1
+            if head == len(self.classes):
+                capacity = self.weight.capacity
+                self.weight.add(self.weight.data.new_zeros(1, *self.weight.data.shape[1:]))
+                self.bias.add(self.bias.data.new_zeros(1, *self.bias.data.shape[1:]))
+                self.version += capacity != self.weight.capacity
+                self.classes.append(0)
+            weight, bias = linear_rows((classes - old,), self.width, xavier=self.xavier, generator=generator)
+            self.weight.data[head, old:classes] = weight.to(self.weight.data)
+            self.bias.data[head, old:classes] = bias.to(self.bias.data)
+            self.classes[head] = classes
+        self.refresh()
+
+    def clear(self) -> None:
+        """No head any more: for a state that brings its own."""
+        self.weight.clear((0, self.width))
+        self.bias.clear((0,))
+        self.classes = []
+        self.version += 1
+
+    def refresh(self) -> None:
+        """Recompute which outputs do not exist; graphs are void when raggedness begins (the version says so)."""
+        shape = self.bias.data.shape
+        classes = torch.zeros(shape[0], 1)
+        classes[: len(self.classes), 0] = torch.tensor(self.classes, dtype=torch.float32)
+        missing = torch.where(torch.arange(shape[1]) < classes, 0.0, NO_CLASS).to(self.bias.data)
+        if missing.shape == self.missing.shape and self.missing.device == missing.device:
+            self.missing.copy_(missing)
+        else:
+            self.missing = missing
+            self.version += 1
+        ragged = len(set(self.classes)) > 1
+        self.version += ragged != getattr(self, "ragged", False)
+        self.ragged = ragged
+
+    def forward(self, features: Tensor, task: Tensor) -> Tensor:
+        """Logits [B, widest head] of each sample's own head; -inf where that head has no such class."""
+        if self.shared:
+            return F.linear(features, self.weight.data.flatten(0, 1), self.bias.data.flatten())
+        weight = F.embedding(task, self.weight.data.flatten(1)).view(len(features), -1, self.width)
+        bias = F.embedding(task, self.bias.data)
+        logits = torch.baddbmm(bias.unsqueeze(2), weight, features.unsqueeze(2)).squeeze(2)
+        return logits + F.embedding(task, self.missing) if self.ragged else logits

@@ -1,0 +1,84 @@
+"""From stored pixels or features to what a backbone sees: units, standardisation, augmentation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Augmentation = Literal["none", "flip", "crop-flip"]
+
+
+class Inputs(nn.Module):
+    """Pixels to [0, 1]; optionally standardised by the running mean and deviation of what has been seen."""
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+    _unit: Tensor
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        pixel_max: float | None,
+        *,
+        standardise: bool = False,
+        augment: Augmentation = "none",
+        channels_last: bool = False,
+    ) -> None:
+        """Statistics are kept per channel of an image and per feature of a vector."""
+        super().__init__()
+        self.pixel_max, self.standardise = pixel_max, standardise
+        self.augment: Augmentation = augment if len(shape) == 3 else "none"
+        self.channels_last = channels_last and len(shape) == 3
+        self._over = (0, 2, 3) if len(shape) == 3 else (0,)
+        self._wide = (1, shape[0], 1, 1) if len(shape) == 3 else (1, shape[0])
+        self._samples = shape[1] * shape[2] if len(shape) == 3 else 1  # values a statistic gets from one sample
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64), persistent=standardise)
+        self.register_buffer("mean", torch.zeros(shape[0], dtype=torch.float64), persistent=standardise)
+        self.register_buffer("squares", torch.zeros(shape[0], dtype=torch.float64), persistent=standardise)
+        self.register_buffer("_unit", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, *shape] uint8 or float -> the same shape, floating point."""
+        units = self._in_units(x)
+        if self.standardise:
+            deviation = (self.squares / self.count.clamp(min=1)).sqrt()
+            deviation = torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation))
+            units = (units - self.mean.view(self._wide).to(units)) / deviation.view(self._wide).to(units)
+        return units.contiguous(memory_format=torch.channels_last) if self.channels_last else units
+
+    def seen(self, x: Tensor) -> None:
+        """Take a batch into the running statistics (Chan's parallel form of Welford's algorithm)."""
+        if not self.standardise:
+            return
+        values = self._in_units(x).double()
+        n = len(x) * self._samples
+        mean = values.mean(self._over)
+        squares = (values - mean.view(self._wide)).square().sum(self._over)
+        total = self.count + n
+        shift = mean - self.mean
+        self.squares += squares + shift.square() * (self.count * n / total)
+        self.mean += shift * (n / total)
+        self.count += n
+
+    def augmented(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Random horizontal flips, and crops after padding by four, each sample its own."""
+        if self.augment == "none":
+            return x
+        if self.augment == "crop-flip":
+            height, width = x.shape[2:]
+            top, left = torch.randint(0, 9, (2, len(x)), generator=generator, device=x.device)
+            rows = top[:, None] + torch.arange(height, device=x.device)
+            columns = left[:, None] + torch.arange(width, device=x.device)
+            sample = torch.arange(len(x), device=x.device)[:, None, None]
+            x = F.pad(x, (4, 4, 4, 4))[sample, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        flip = torch.rand(len(x), generator=generator, device=x.device) < 0.5
+        return torch.where(flip[:, None, None, None], x.flip(3), x)
+
+    def _in_units(self, x: Tensor) -> Tensor:
+        if self.pixel_max is None or self._unit.dtype != torch.float32:
+            x = x.to(self._unit.dtype)
+        return x if self.pixel_max is None else x / self.pixel_max

@@ -1,0 +1,272 @@
+"""The result of a run, what made it, and its form on disk: `DIR/result.json` and one file a seed under `DIR/seeds/`.
+
+Everything but `seconds_*` and `environment` is a function of the config and the seed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scale_cl import files, metrics
+from scale_cl.errors import ResultError
+
+SCHEMA = 1
+RESULT_NAME = "result.json"
+SEEDS_FOLDER = "seeds"
+MEASURES = ("acc", "fm", "la", "bwt")
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """One learner trained once through one stream."""
+
+    stream: str
+    learner: str
+    seed: int
+    config: dict[str, Any]
+    tasks: list[str]
+    matrix: list[list[float | None]]  # [T][T] percent, unrounded: row = after learning that task, column = tested task
+    seconds_train: float
+    seconds_eval: float
+
+    @property
+    def acc(self) -> float | None:
+        """Mean accuracy at the end."""
+        return metrics.acc(self.matrix)
+
+    @property
+    def fm(self) -> float | None:
+        """Mean drop from the best accuracy; None for a single task."""
+        return metrics.fm(self.matrix)
+
+    @property
+    def la(self) -> float | None:
+        """Mean accuracy right after learning each task."""
+        return metrics.la(self.matrix)
+
+    @property
+    def bwt(self) -> float | None:
+        """Mean change since learning each task; None for a single task."""
+        return metrics.bwt(self.matrix)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The seeds of one run and the environment that made them."""
+
+    seeds: tuple[SeedResult, ...]
+    environment: dict[str, Any] = field(default_factory=dict)
+    seconds_wall: float = 0.0  # of all seeds together, data included
+
+    def __post_init__(self) -> None:
+        """Refuse seeds that do not belong together."""
+        if not self.seeds:
+            raise ResultError("a result needs at least one seed")
+        first = self.seeds[0]
+        for other in self.seeds[1:]:
+            if (other.stream, other.learner, len(other.tasks)) != (first.stream, first.learner, len(first.tasks)):
+                raise ResultError(
+                    f"seeds {first.seed} and {other.seed} differ in stream, learner or number of tasks; "
+                    "a result holds seeds of one run"
+                )
+        if len({s.seed for s in self.seeds}) < len(self.seeds):
+            raise ResultError(f"a seed appears twice among {[s.seed for s in self.seeds]}; each may appear once")
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self.seeds[0].stream
+
+    @property
+    def learner(self) -> str:
+        """Name of the learner."""
+        return self.seeds[0].learner
+
+    def values(self, measure: str) -> list[float | None]:
+        """One of acc, fm, la, bwt for every seed."""
+        return [getattr(seed, measure) for seed in self.seeds]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of `result.json`."""
+        return {
+            "schema": SCHEMA,
+            "kind": "run",
+            "stream": self.stream,
+            "learner": self.learner,
+            "config": self.seeds[0].config,
+            "seeds": [s.seed for s in self.seeds],
+            **{measure: self.values(measure) for measure in MEASURES},
+            "seconds_train": [s.seconds_train for s in self.seeds],
+            "seconds_eval": [s.seconds_eval for s in self.seeds],
+            "seconds_wall": self.seconds_wall,
+            "tasks": [s.tasks for s in self.seeds],
+            "matrix": [s.matrix for s in self.seeds],
+            "environment": self.environment,
+        }
+
+    def line(self) -> str:
+        """The closing line: `scale on pmnist: ACC 80.6 ± 0.4  FM 2.5 ± 0.3  LA 81.2 (5 seeds, 61 s)`."""
+        count = len(self.seeds)
+        la_mean, _ = metrics.mean_and_deviation(self.values("la"))
+        return (
+            f"{self.learner} on {self.stream}: ACC {percent(self.values('acc'))}  FM {percent(self.values('fm'))}  "
+            f"LA {percent([la_mean])} ({count} seed{'s' if count > 1 else ''}, {self.seconds_wall:.0f} s)"
+        )
+
+    def write(self, directory: Path) -> Path:
+        """Write one file a seed and `result.json`, over an earlier result if there is one; returns its path."""
+        directory.mkdir(parents=True, exist_ok=True)
+        coming, going = (directory / f".{SEEDS_FOLDER}-{word}" for word in ("coming", "going"))
+        try:
+            shutil.rmtree(coming, ignore_errors=True)
+            coming.mkdir()
+            for seed in self.seeds:
+                files.write_json(coming / seed_name(seed.seed), seed_as_dict(seed, self.environment))
+            files.write_json(directory / RESULT_NAME, self.as_dict())
+            if (directory / SEEDS_FOLDER).exists():
+                (directory / SEEDS_FOLDER).replace(going)
+            coming.replace(directory / SEEDS_FOLDER)
+        finally:
+            shutil.rmtree(coming, ignore_errors=True)
+            shutil.rmtree(going, ignore_errors=True)
+        return directory / RESULT_NAME
+
+
+def percent(values: Sequence[float | None]) -> str:
+    """`80.6 ± 0.4`; without the deviation for one value, a dash for an undefined measure."""
+    mean, deviation = metrics.mean_and_deviation(values)
+    if mean is None:
+        return "-"
+    shown = f"{round(mean, 1) + 0.0:.1f}"  # never -0.0
+    return shown if deviation is None else f"{shown} ± {deviation:.1f}"
+
+
+def seed_name(seed: int) -> str:
+    """Name of the file of one seed."""
+    return f"seed-{seed}.json"
+
+
+def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any]:
+    """The content of a seed's own file."""
+    return {
+        "schema": SCHEMA,
+        "kind": "seed",
+        "stream": seed.stream,
+        "learner": seed.learner,
+        "config": seed.config,
+        "seed": seed.seed,
+        **{measure: getattr(seed, measure) for measure in MEASURES},
+        "seconds_train": seed.seconds_train,
+        "seconds_eval": seed.seconds_eval,
+        "tasks": seed.tasks,
+        "matrix": seed.matrix,
+        "environment": environment,
+    }
+
+
+def read(path: Path) -> RunResult:
+    """Read a `result.json`, or the one in a directory; ResultError if it is missing, damaged, foreign or newer."""
+    path = path / RESULT_NAME if path.is_dir() else path
+    content = _load(path, "run")
+    with _Damage(path):
+        count = len(content["seeds"])
+        columns = ("seeds", "tasks", "matrix", "seconds_train", "seconds_eval", *MEASURES)
+        if any(not isinstance(content[c], list) or len(content[c]) != count for c in columns):
+            raise ValueError(f"{', '.join(columns)} are not lists of the same length")
+        rows = [
+            {**content, "seed": content["seeds"][i], **{c: content[c][i] for c in columns[1:]}} for i in range(count)
+        ]
+        seeds = tuple(_seed_of(row) for row in rows)
+        return RunResult(seeds, _typed(content, "environment", dict), float(content["seconds_wall"]))
+
+
+def read_seed(path: Path) -> SeedResult:
+    """Read the file of one seed; ResultError if it is missing, damaged, foreign or newer."""
+    content = _load(path, "seed")
+    with _Damage(path):
+        return _seed_of(content)
+
+
+class _Damage:
+    """Turns what goes wrong in reading a file's content into a ResultError that names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, KeyError):
+            raise ResultError(f"{self.path} is damaged: {error.args[0]!r} is missing") from error
+        if isinstance(error, ValueError | TypeError):
+            raise ResultError(f"{self.path} is damaged: {error}") from error
+
+
+def _load(path: Path, kind: str) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ResultError(f"{path} does not exist; a finished run holds a {RESULT_NAME}") from None
+    except OSError as error:
+        raise ResultError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ResultError(f"{path} is damaged: it is not JSON") from None
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or "kind" not in content:
+        raise ResultError(f"{path} is not a result of scale-cl: it has no schema version and kind")
+    if schema > SCHEMA:
+        raise ResultError(f"{path} has schema {schema}, this version reads up to {SCHEMA}: use a newer scale-cl")
+    if content["kind"] != kind:
+        raise ResultError(f"{path} holds a {content['kind']!r}, expected a {kind!r}")
+    return dict(content)
+
+
+def _seed_of(row: dict[str, Any]) -> SeedResult:
+    tasks = _typed(row, "tasks", list)
+    seed = SeedResult(
+        stream=_typed(row, "stream", str),
+        learner=_typed(row, "learner", str),
+        seed=_typed(row, "seed", int),
+        config=_typed(row, "config", dict),
+        tasks=[str(task) for task in tasks],
+        matrix=_checked_matrix(row["matrix"], len(tasks)),
+        seconds_train=float(row["seconds_train"]),
+        seconds_eval=float(row["seconds_eval"]),
+    )
+    for measure in MEASURES:
+        stored, computed = row[measure], getattr(seed, measure)
+        if not _agree(stored, computed):
+            raise ValueError(f"{measure} of seed {seed.seed} is {stored!r}, but its matrix gives {computed}")
+    return seed
+
+
+def _agree(stored: object, computed: float | None) -> bool:
+    if computed is None or not isinstance(stored, int | float):
+        return stored is computed
+    return math.isclose(stored, computed, abs_tol=1e-6)
+
+
+def _checked_matrix(matrix: Any, size: int) -> list[list[float | None]]:
+    square = (
+        isinstance(matrix, list) and len(matrix) == size and all(isinstance(r, list) and len(r) == size for r in matrix)
+    )
+    if not square or size == 0:
+        raise ValueError(f"the matrix is not of {size} x {size} accuracies")
+    for value in (v for row in matrix for v in row if v is not None):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+            raise ValueError(f"the matrix holds {value!r}, which is not a percentage")
+    return [list(row) for row in matrix]
+
+
+def _typed(row: dict[str, Any], key: str, kind: Callable[..., Any]) -> Any:
+    value = row[key]
+    if type(value) is not kind:
+        raise ValueError(f"{key!r} is {value!r}, which is not of type {getattr(kind, '__name__', kind)}")
+    return value

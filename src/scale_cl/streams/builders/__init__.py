@@ -1,0 +1,1 @@
+"""Builders: from arrays in memory, or folders on disk, to a stream."""

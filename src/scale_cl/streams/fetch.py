@@ -1,0 +1,160 @@
+"""Downloads: resumed where they were cut, checked against size and checksum, and in place whole or not at all."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scale_cl.errors import FetchError
+from scale_cl.files import digest, lock, put_in_place
+from scale_cl.streams.sources.source import Download, Source
+from scale_cl.streams.unpack import unpack
+
+_CHUNK = 1 << 18
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers after which another attempt makes sense
+
+Report = Callable[[str, int, int], None]  # file name, bytes so far, bytes in all
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to go on when a server does not answer well."""
+
+    attempts: int = 5  # in a row that bring nothing new
+    pause: float = 1.0  # seconds before the second; doubled from then on
+    timeout: float = 30.0  # seconds of silence after which a connection counts as cut
+
+
+def fetch(source: Source, root: Path, *, report: Report | None = None, patience: Patience | None = None) -> list[str]:
+    """Bring a data set into `root`; says what was done, a line each. Nothing is done if it is there and right."""
+    if not source.downloads:
+        raise FetchError(f"{source.title} cannot be downloaded: {source.placing}")
+    try:
+        with lock(root / f".{source.name}.lock"):
+            return _fetch(source, root, report, patience or Patience())
+    except OSError as error:
+        raise FetchError(f"{source.title} cannot be put in {root}: {error}") from error
+
+
+def _fetch(source: Source, root: Path, report: Report | None, patience: Patience) -> list[str]:
+    if all(found.good for found in source.check(root)):
+        return [f"{source.title} is in {root} already, whole and right"]
+    done = []
+    for file in _choice(source, root):
+        was_there = download(file, root / file.path, report=report, patience=patience)
+        if file.unpacks_to:
+            unpack(root / file.path, root, file.unpacks_to)
+            if not was_there:
+                (root / file.path).unlink()
+        done.append(f"{file.unpacks_to or file.path}: {'there already' if was_there else 'downloaded'}, checksum right")
+    for found in source.check(root):
+        if not found.good:
+            raise FetchError(f"{found.path} is still not right after the download ({found.text}): remove it first")
+    return done
+
+
+def _choice(source: Source, root: Path) -> tuple[Download, ...]:
+    """The set of files that is on disk already, else the first."""
+    on_disk = (files for files in source.downloads if all((root / file.path).is_file() for file in files))
+    return next(on_disk, source.downloads[0])
+
+
+def download(file: Download, target: Path, *, report: Report | None = None, patience: Patience) -> bool:
+    """Bring one file to `target`; True if it was there, whole and right, already."""
+    if _is_right(file, target):
+        return True
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    furthest, failures, wrong = _size(part), 0, 0
+    while True:
+        resumed = _size(part) > 0
+        reason = _attempt(file, part, report, patience)
+        if _size(part) == file.size:
+            if _is_right(file, part):
+                put_in_place(part, target)
+                return False
+            part.unlink()
+            wrong += 1
+            if not resumed or wrong > 1:  # a resumed file may have begun as another one: that deserves a fresh start
+                raise FetchError(f"{file.url} served wrong bytes: the checksum is not {file.md5}; nothing was kept")
+            furthest = 0
+            continue
+        failures = 0 if _size(part) > furthest else failures + 1
+        furthest = max(furthest, _size(part))
+        if failures >= patience.attempts:
+            kept = f"; {_size(part)} of {file.size} bytes are kept, run it again to go on" if _size(part) else ""
+            raise FetchError(f"{file.url} could not be fetched ({reason}){kept}")
+        if failures:
+            time.sleep(patience.pause * 2 ** (failures - 1))
+
+
+def _attempt(file: Download, part: Path, report: Report | None, patience: Patience) -> str:
+    """Go on with `part` over one connection; why it ended, where it ended early."""
+    start = _size(part)
+    if start > file.size:
+        part.unlink()
+        start = 0
+    if start == file.size:
+        return ""
+    if not file.url.startswith(("https://", "http://")):
+        raise FetchError(f"{file.url} is not an http address")
+    headers = {"User-Agent": "scale-cl", "Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    try:
+        request = urllib.request.Request(file.url, headers=headers)
+        with urllib.request.urlopen(request, timeout=patience.timeout) as response:
+            return _receive(file, part, start, response, report)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:  # the server has no such range: what we have cannot be its file
+            part.unlink(missing_ok=True)
+        elif error.code not in _BUSY:
+            raise FetchError(f"{file.url} could not be fetched (HTTP {error.code} {error.reason})") from None
+        return f"HTTP {error.code} {error.reason}"
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+
+
+def _receive(file: Download, part: Path, start: int, response: http.client.HTTPResponse, report: Report | None) -> str:
+    """Write what a connection brings to `part`."""
+    goes_on = response.status == 206
+    if goes_on and not (response.headers["Content-Range"] or "").startswith(f"bytes {start}-"):
+        part.unlink(missing_ok=True)
+        return "the server sent another range than it was asked for"
+    position = start if goes_on else 0
+    announced = response.headers["Content-Length"]
+    if announced is not None and announced.isdecimal() and position + int(announced) != file.size:
+        raise FetchError(
+            f"{file.url} is a file of {position + int(announced)} bytes; the published one has {file.size}"
+        )
+    with part.open("ab" if goes_on else "wb") as out:
+        while chunk := response.read(_CHUNK):
+            position += len(chunk)
+            if position > file.size:
+                break
+            out.write(chunk)
+            if report is not None:
+                report(file.file_name, position, file.size)
+        out.flush()
+        os.fsync(out.fileno())
+    if position > file.size:
+        part.unlink()
+        raise FetchError(f"{file.url} serves more than the {file.size} bytes of the published file; nothing was kept")
+    return "the connection was cut"
+
+
+def _is_right(file: Download, path: Path) -> bool:
+    return _size(path) == file.size and digest(path, "md5") == file.md5
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

@@ -1,0 +1,108 @@
+"""Image files to one uint8 array, decoded by several threads."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from scale_cl.errors import DataError
+from scale_cl.streams.progress import Progress
+
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+_MOST_PIXELS = 100_000_000  # a small file can claim a picture that fills the memory
+_CHUNK = 64
+_DECODING_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    MemoryError,
+    NotImplementedError,
+    struct.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,  # where warnings are errors
+)
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The image files of a folder, by file name."""
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Height and width of an image file, from its header."""
+    with _opened(path) as image:
+        return image.height, image.width
+
+
+def read_images(
+    paths: Sequence[Path],
+    size: tuple[int, int],
+    *,
+    channels: int = 3,
+    resize: bool = True,
+    progress: Progress | None = None,
+) -> NDArray[np.uint8]:
+    """All images [N, channels, height, width]; one of another size is resized, or refused where `resize` is False."""
+    out = np.empty((len(paths), channels, *size), dtype=np.uint8)
+
+    def decode(start: int) -> int:
+        for i in range(start, min(start + _CHUNK, len(paths))):
+            out[i] = _decoded(paths[i], size, channels, resize)
+        return min(start + _CHUNK, len(paths))
+
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        try:
+            for done in pool.map(decode, range(0, len(paths), _CHUNK)):
+                if progress is not None:
+                    progress(done, len(paths))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return out
+
+
+def _decoded(path: Path, size: tuple[int, int], channels: int, resize: bool) -> NDArray[np.uint8]:
+    """One image as [channels, height, width]."""
+    with _opened(path) as file:
+        image: Image.Image = file
+        if (image.height, image.width) != size and not resize:
+            raise DataError(
+                f"{path} is {image.height} x {image.width}, the first image {size[0]} x {size[1]}; "
+                "give an image size to which all are resized"
+            )
+        if image.mode.startswith(("I", "F")):
+            raise DataError(f"{path} has pixels of more than 8 bits (mode {image.mode}); save it with 8 bits a channel")
+        try:
+            if "transparency" in image.info:  # a palette with a transparent colour becomes RGB only by way of RGBA
+                image = image.convert("RGBA")
+            picture = image.convert("RGB" if channels == 3 else "L")
+        except _DECODING_ERRORS as error:
+            raise DataError(f"{path} cannot be decoded ({error}): the file is damaged") from error
+    if (picture.height, picture.width) != size:
+        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture, dtype=np.uint8)
+    return pixels.reshape(*size, channels).transpose(2, 0, 1)
+
+
+def _opened(path: Path) -> Image.Image:
+    try:
+        image = Image.open(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing") from error
+    except _DECODING_ERRORS as error:
+        raise DataError(f"{path} is not an image that can be read: replace or remove it") from error
+    if image.width * image.height > _MOST_PIXELS:
+        image.close()
+        raise DataError(f"{path} claims {image.height} x {image.width} pixels; at most {_MOST_PIXELS} are read")
+    return image

@@ -1,0 +1,121 @@
+"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28, as the four official idx files."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from scale_cl.errors import DataError
+from scale_cl.streams.progress import Progress
+from scale_cl.streams.sources.idx import read_idx
+from scale_cl.streams.sources.layouts import finding, md5, missing
+from scale_cl.streams.sources.source import Download, Finding
+from scale_cl.streams.stream import Arrays
+
+FOLDERS = ("MNIST/raw", "mnist", "MNIST", "mnist/raw", ".")
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the author's own site is often closed
+
+
+class IdxFile(NamedTuple):
+    """One of the four files: its name, and MD5 of the published content without gzip."""
+
+    name: str
+    content_md5: str
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Names under which it is found."""
+        dotted = self.name.replace("-idx", ".idx")
+        return self.name, f"{self.name}.gz", dotted, f"{dotted}.gz"
+
+
+FILES = (
+    IdxFile("train-images-idx3-ubyte", "6bbc9ace898e44ae57da46a324031adb"),
+    IdxFile("train-labels-idx1-ubyte", "a25bea736e30d166cdddb491f175f624"),
+    IdxFile("t10k-images-idx3-ubyte", "2646ac647ad5339dbf082846283269ea"),
+    IdxFile("t10k-labels-idx1-ubyte", "27ae3e4e09519cfbb04c329615203637"),
+)
+
+
+def _download(name: str, size: int, checksum: str) -> Download:
+    return Download(f"{MIRROR}{name}.gz", f"MNIST/raw/{name}.gz", size, checksum)
+
+
+@dataclass(frozen=True)
+class Mnist:
+    """The data set, or one of the same layout with other numbers of images."""
+
+    train: int = 60_000
+    test: int = 10_000
+    name: str = "mnist"
+    title: str = "MNIST"
+    downloads: tuple[tuple[Download, ...], ...] = (
+        (
+            _download("train-images-idx3-ubyte", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            _download("train-labels-idx1-ubyte", 28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+            _download("t10k-images-idx3-ubyte", 1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+            _download("t10k-labels-idx1-ubyte", 4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+        ),
+    )
+    placing: str = "the four files *-idx?-ubyte, plain or .gz, in MNIST/raw, mnist or the data root itself"
+
+    embedded: bool = False
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the four arrays."""
+        return (self.train, 28, 28), (self.train,), (self.test, 28, 28), (self.test,)
+
+    def present(self, root: Path) -> bool:
+        """Whether all four files are there."""
+        return all(self._find(root))
+
+    def read(self, root: Path, progress: Progress | None = None) -> Arrays:
+        """All four files."""
+        found = self._find(root)
+        if absent := [file.name for file, path in zip(FILES, found, strict=True) if path is None]:
+            if len(absent) == len(FILES):
+                raise missing(self.title, self.name, root, self.placing)
+            raise DataError(f"{absent[0]} of MNIST is missing in {root}: run `scale-cl data get {self.name}`")
+        parts = [_labels_checked(read_idx(path, s), path) for path, s in zip(found, self.shapes, strict=True) if path]
+        x_train, y_train, x_test, y_test = (torch.from_numpy(part) for part in parts)
+        names = tuple("0123456789")
+        return Arrays(x_train.unsqueeze(1), y_train.long(), x_test.unsqueeze(1), y_test.long(), names, pixel_max=255.0)
+
+    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+        """Shape and checksum of the content of each file."""
+        findings = []
+        for file, path, shape in zip(FILES, self._find(root), self.shapes, strict=True):
+            if path is None:
+                findings.append(Finding(file.name, False, f"missing: run `scale-cl data get {self.name}`"))
+                continue
+            problem = None
+            try:
+                data = read_idx(path, shape)
+                header = struct.pack(f">4B{len(shape)}I", 0, 0, 8, len(shape), *shape)
+                if md5(header + data.tobytes()) != file.content_md5:
+                    problem = "altered: the checksum of its content is not that of the published file"
+            except DataError as error:
+                problem = str(error)
+            findings.append(finding(root, path, problem, f"{shape[0]} items, checksum as published"))
+        return findings
+
+    def _find(self, root: Path) -> list[Path | None]:
+        """Paths of the four files, in the folder that holds most of them."""
+        found: list[list[Path | None]] = []
+        for folder in FOLDERS:
+            there = [[root / folder / s for s in file.spellings] for file in FILES]
+            found.append([next((path for path in paths if path.is_file()), None) for paths in there])
+        return max(found, key=lambda paths: sum(path is not None for path in paths))
+
+
+def _labels_checked(data: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
+    if data.ndim == 1 and data.max(initial=0) > 9:
+        raise DataError(f"{path} holds label {data.max()}; labels of MNIST are 0 to 9, so the file is altered")
+    return data

@@ -1,0 +1,268 @@
+"""Reading plain data out of a pickle without unpickling: an interpreter of its own for a whitelist of opcodes.
+
+Containers, text, bytes, numbers and numpy arrays made of bytes are read; anything else - any other name, any call, any
+class - is refused. What it builds is bounded by the file: arrays are views of the file's bytes, text is counted,
+dictionary keys are plain, and a container cannot be referred to twice (so no memo bombs). Nothing is ever imported.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scale_cl.errors import DataError
+from scale_cl.streams.sources.pickled_arrays import CONSTRUCTORS, Constructor, Pending, build, construct
+
+_MOST_OPCODES = 1_000_000  # each can make an object of some 64 bytes
+_MARK = object()
+_SMALL = 1 << 16  # longer byte strings stay views of the file
+
+
+def read_pickle(path: Path) -> Any:
+    """The value that a pickle file holds; DataError if it is damaged or holds more than plain data."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise DataError(f"{path} is empty")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error})") from error
+    try:
+        return loads(memoryview(data))
+    except DataError as error:
+        raise DataError(f"{path} is not a pickle of plain data: {error}") from None
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """The value pickled in `data`."""
+    try:
+        return _Reader(memoryview(data)).run()
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError, MemoryError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"damaged ({type(error).__name__})") from None
+
+
+class _Reader:
+    """The stack machine of pickle, less everything that acts."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.position = 0
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.budget = 4 * len(data) + 4096  # bytes of text that may be made: shared text could be copied many times
+
+    def run(self) -> Any:
+        for _ in range(_MOST_OPCODES):
+            opcode = self.take(1)[0]
+            if opcode == ord("."):
+                return self.finish()
+            if opcode not in _OPCODES:
+                raise DataError(f"opcode {opcode:#04x} at byte {self.position - 1} is not one of plain data")
+            _OPCODES[opcode](self)
+        raise DataError(f"it has more than {_MOST_OPCODES} opcodes")
+
+    def finish(self) -> Any:
+        value = self.pop()
+        if self.stack or self.position != len(self.data):
+            raise DataError("data is left over at its end")
+        return value
+
+    def take(self, n: int) -> memoryview:
+        """The next `n` bytes of the file."""
+        if not 0 <= n <= len(self.data) - self.position:
+            raise DataError(f"it ends early: {n} bytes were to follow byte {self.position}")
+        self.position += n
+        return self.data[self.position - n : self.position]
+
+    def number(self, size: int) -> int:
+        """An unsigned little-endian number of `size` bytes."""
+        return int.from_bytes(self.take(size), "little")
+
+    def line(self) -> str:
+        """The rest of a line of a text opcode."""
+        window = bytes(self.data[self.position : self.position + 4096])
+        if (end := window.find(b"\n")) < 0:
+            raise DataError(f"the text at byte {self.position} has no end")
+        return bytes(self.take(end + 1)[:-1]).decode("ascii")
+
+    def spend(self, amount: int) -> None:
+        self.budget -= amount
+        if self.budget < 0:
+            raise DataError("it would take far more memory than the file has bytes")
+
+    def push_text(self, size: int) -> None:
+        self.spend(size)
+        self.stack.append(str(self.take(size), "utf-8", "surrogatepass"))
+
+    def push_bytes(self, size: int) -> None:
+        view = self.take(size)
+        if size <= _SMALL:
+            self.spend(size)
+        self.stack.append(bytes(view) if size <= _SMALL else view)
+
+    def push_long(self, size: int) -> None:
+        if size > 16:
+            raise DataError(f"an integer of {size} bytes is not plain data")
+        self.stack.append(int.from_bytes(self.take(size), "little", signed=True))
+
+    def push_decimal(self) -> None:
+        text = self.line().removesuffix("L")
+        if len(text) > 40:
+            raise DataError(f"an integer of {len(text)} digits is not plain data")
+        self.stack.append(text == "01" if text in ("00", "01") else int(text))
+
+    def since_mark(self) -> list[Any]:
+        """What was pushed since the last mark, taken off the stack with it."""
+        for start in range(len(self.stack) - 1, -1, -1):
+            if self.stack[start] is _MARK:
+                items = self.stack[start + 1 :]
+                del self.stack[start:]
+                return items
+        raise DataError("a mark is missing")
+
+    def pop(self) -> Any:
+        value = self.stack.pop()
+        if value is _MARK:
+            raise DataError("a value is missing")
+        return value
+
+    def push_tuple(self, size: int) -> None:
+        items = [self.pop() for _ in range(size)]
+        self.stack.append(tuple(reversed(items)))
+
+    def put(self, index: int) -> None:
+        if index > len(self.data):
+            raise DataError(f"memo number {index} is higher than the file has bytes")
+        value = self.pop()
+        self.stack.append(value)
+        self.memo[index] = value
+        if isinstance(value, Pending):
+            value.memo_numbers.append(index)
+
+    def get(self, index: int) -> None:
+        value = self.memo[index]
+        if isinstance(value, list | dict) or (isinstance(value, tuple) and any(_is_container(v) for v in value)):
+            raise DataError("a container is referred to twice, which plain data has no need of")
+        self.stack.append(value)
+
+    def append(self, items: list[Any]) -> None:
+        if not isinstance(self.stack[-1], list):
+            raise DataError("something is appended to what is not a list")
+        self.stack[-1].extend(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, dict) or len(items) % 2:
+            raise DataError("items are set in what is not a dictionary")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(key, str | bytes | int):  # the hash of nested tuples can take for ever
+                raise DataError(f"a dictionary key is a {type(key).__name__}; it must be text, bytes or an integer")
+            target[key] = value
+
+    def push_name(self, module: str, name: str) -> None:
+        if (module, name) not in CONSTRUCTORS:
+            raise DataError(f"it names {f'{module}.{name}'[:80]!a}, which is not plain data")
+        self.stack.append(CONSTRUCTORS[module, name])
+
+    def push_stack_name(self) -> None:
+        name, module = self.pop(), self.pop()
+        if not isinstance(name, str) or not isinstance(module, str):  # the text of nested tuples can take for ever
+            raise DataError("a name is not text")
+        self.push_name(module, name)
+
+    def reduce(self) -> None:
+        arguments, callee = self.pop(), self.pop()
+        if not isinstance(callee, Constructor) or not isinstance(arguments, tuple):
+            raise DataError("it calls something")
+        value = construct(callee, arguments)
+        self.spend(len(value) if isinstance(value, bytes) else 0)
+        self.stack.append(value)
+
+    def build(self) -> None:
+        state, target = self.pop(), self.pop()
+        if not isinstance(target, Pending):
+            raise DataError("it sets the state of an object")
+        value = build(target, state)
+        for index in target.memo_numbers:
+            self.memo[index] = value
+        self.stack.append(value)
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, list | dict | tuple)
+
+
+def _push(make: Callable[[_Reader], Any]) -> Callable[[_Reader], None]:
+    return lambda r: r.stack.append(make(r))
+
+
+def _signed_32(r: _Reader) -> int:
+    return int.from_bytes(r.take(4), "little", signed=True)
+
+
+def _double(r: _Reader) -> float:
+    return float(struct.unpack(">d", r.take(8))[0])
+
+
+def _frame(r: _Reader) -> None:
+    if r.number(8) > len(r.data) - r.position:
+        raise DataError("a frame is longer than the rest of the file")
+
+
+def _protocol(r: _Reader) -> None:
+    if (version := r.number(1)) > 5:
+        raise DataError(f"protocol {version} is not known; 1 to 5 are")
+
+
+_OPCODES: dict[int, Callable[[_Reader], None]] = {
+    ord(code): act
+    for code, act in {
+        "\x80": _protocol,
+        "\x95": _frame,
+        "(": _push(lambda r: _MARK),
+        "N": _push(lambda r: None),
+        "\x88": _push(lambda r: True),
+        "\x89": _push(lambda r: False),
+        "K": _push(lambda r: r.number(1)),
+        "M": _push(lambda r: r.number(2)),
+        "J": _push(_signed_32),
+        "\x8a": lambda r: r.push_long(r.number(1)),
+        "I": _Reader.push_decimal,
+        "L": _Reader.push_decimal,
+        "G": _push(_double),
+        "\x8c": lambda r: r.push_text(r.number(1)),
+        "X": lambda r: r.push_text(r.number(4)),
+        "\x8d": lambda r: r.push_text(r.number(8)),
+        "U": lambda r: r.push_bytes(r.number(1)),  # Python 2's str: bytes, as in CIFAR
+        "T": lambda r: r.push_bytes(r.number(4)),
+        "C": lambda r: r.push_bytes(r.number(1)),
+        "B": lambda r: r.push_bytes(r.number(4)),
+        "\x8e": lambda r: r.push_bytes(r.number(8)),
+        "\x96": lambda r: r.push_bytes(r.number(8)),
+        "]": _push(lambda r: []),
+        "}": _push(lambda r: {}),
+        ")": _push(lambda r: ()),
+        "t": _push(lambda r: tuple(r.since_mark())),
+        "\x85": lambda r: r.push_tuple(1),
+        "\x86": lambda r: r.push_tuple(2),
+        "\x87": lambda r: r.push_tuple(3),
+        "a": lambda r: r.append([r.pop()]),
+        "e": lambda r: r.append(r.since_mark()),
+        "s": lambda r: r.set_items([r.pop(), r.pop()][::-1]),
+        "u": lambda r: r.set_items(r.since_mark()),
+        "q": lambda r: r.put(r.number(1)),
+        "r": lambda r: r.put(r.number(4)),
+        "\x94": lambda r: r.put(len(r.memo)),
+        "h": lambda r: r.get(r.number(1)),
+        "j": lambda r: r.get(r.number(4)),
+        "c": lambda r: r.push_name(r.line(), r.line()),
+        "\x93": _Reader.push_stack_name,
+        "R": _Reader.reduce,
+        "b": _Reader.build,
+    }.items()
+}

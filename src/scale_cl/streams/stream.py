@@ -1,0 +1,193 @@
+"""What a stream is: arrays that lie once on a device, and tasks that are indices into them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from scale_cl.errors import StreamError
+
+Scenario = Literal["task", "domain"]
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a learner must know of the inputs before the first batch."""
+
+    shape: tuple[int, ...]  # (C, H, W) of images, (F,) of features
+    pixel_max: float | None  # uint8 pixels are divided by it; None: float32 features, taken as they are
+    scenario: Scenario  # "task": a head per task; "domain": one head for all
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a learner is told when a task begins."""
+
+    name: str
+    classes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Rows of the arrays that make one task; `train` is in order of arrival."""
+
+    name: str
+    classes: tuple[str, ...]  # names of the head's outputs, in order
+    train: Tensor  # [n] int64
+    test: Tensor  # [m] int64
+    permutation: Tensor | None = None  # [F] int64: pixel i of the task is pixel permutation[i] of the image
+
+    @property
+    def info(self) -> TaskInfo:
+        """Name and number of classes."""
+        return TaskInfo(self.name, len(self.classes))
+
+    def to(self, device: torch.device) -> Task:
+        """The same task with its indices on `device`."""
+        moved = None if self.permutation is None else self.permutation.to(device)
+        return replace(self, train=self.train.to(device), test=self.test.to(device), permutation=moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """A data set in memory; `on` keeps one copy a device, so that all streams built from it share it."""
+
+    x_train: Tensor  # [N, C, H, W] uint8 or [N, F] float32
+    y_train: Tensor  # [N] int64, index into class_names
+    x_test: Tensor  # [M, C, H, W] uint8 or [M, F] float32
+    y_test: Tensor  # [M] int64
+    class_names: tuple[str, ...]
+    pixel_max: float | None
+    _copies: dict[torch.device, Arrays] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self._copies:  # a copy of arrays that were checked
+            return
+        _check_inputs(self.x_train, self.x_test, self.pixel_max)
+        for part, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+            _check_labels(part, x, y, len(self.class_names))
+        if len(set(self.class_names)) != len(self.class_names):
+            raise StreamError("class names must differ from one another")
+        self._copies[self.x_train.device] = self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays lie."""
+        return self.x_train.device
+
+    def on(self, device: torch.device | str) -> Arrays:
+        """These arrays on `device`: the same object every time it is asked for."""
+        target = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
+        if target not in self._copies:
+            self._copies[target] = replace(
+                self,  # the copy knows the others, too
+                x_train=self.x_train.to(target),
+                y_train=self.y_train.to(target),
+                x_test=self.x_test.to(target),
+                y_test=self.y_test.to(target),
+            )
+        return self._copies[target]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        values = (self.x_train, self.y_train, self.x_test, self.y_test, self.class_names, self.pixel_max)
+        return Arrays, values  # copies on other devices stay behind
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Tasks in the order in which they arrive, over arrays that they share."""
+
+    name: str
+    scenario: Scenario
+    seed: int
+    tasks: tuple[Task, ...]
+    arrays: Arrays
+    train_labels: Tensor  # [N] int64: label of each row within its task's head; -1 for a row of no task
+    test_labels: Tensor  # [M] int64
+
+    @property
+    def spec(self) -> InputSpec:
+        """Shape, scale and scenario of the inputs."""
+        return InputSpec(tuple(self.arrays.x_train.shape[1:]), self.arrays.pixel_max, self.scenario)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the data lies."""
+        return self.arrays.device
+
+    def train_data(self, k: int) -> tuple[Tensor, Tensor]:
+        """Inputs and head labels of task `k`, all of it, in order of arrival."""
+        task = self.tasks[k]
+        return _permuted(self.arrays.x_train[task.train], task.permutation), self.train_labels[task.train]
+
+    def test_data(self, k: int) -> tuple[Tensor, Tensor]:
+        """Test inputs and head labels of task `k`."""
+        task = self.tasks[k]
+        return _permuted(self.arrays.x_test[task.test], task.permutation), self.test_labels[task.test]
+
+    def to(self, device: torch.device | str) -> Stream:
+        """This stream with its data on `device`; streams over the same arrays share the copy there."""
+        arrays = self.arrays.on(device)
+        if arrays is self.arrays:
+            return self
+        labels = [
+            there if mine is here else mine.to(arrays.device)
+            for mine, here, there in (
+                (self.train_labels, self.arrays.y_train, arrays.y_train),
+                (self.test_labels, self.arrays.y_test, arrays.y_test),
+            )
+        ]
+        tasks = tuple(task.to(arrays.device) for task in self.tasks)
+        return replace(self, tasks=tasks, arrays=arrays, train_labels=labels[0], test_labels=labels[1])
+
+    def first(self, n: int) -> Stream:
+        """The stream cut after its first `n` tasks."""
+        if not 1 <= n <= len(self.tasks):
+            raise StreamError(f"{self.name} has {len(self.tasks)} tasks; the first {n} of them were asked for")
+        return replace(self, tasks=self.tasks[:n])
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+
+def _permuted(x: Tensor, permutation: Tensor | None) -> Tensor:
+    return x if permutation is None else x.flatten(1)[:, permutation].reshape(x.shape)
+
+
+def _check_inputs(x_train: Tensor, x_test: Tensor, pixel_max: float | None) -> None:
+    images = x_train.dtype == torch.uint8 and x_train.ndim == 4
+    features = x_train.dtype == torch.float32 and x_train.ndim == 2
+    if not images and not features:
+        raise StreamError(
+            f"inputs are {x_train.dtype} of shape {list(x_train.shape)}; "
+            "they must be uint8 images [N, C, H, W] or float32 features [N, F]"
+        )
+    if x_test.dtype != x_train.dtype or x_test.shape[1:] != x_train.shape[1:]:
+        raise StreamError(
+            f"test inputs are {x_test.dtype} of shape {list(x_test.shape[1:])} each, "
+            f"training inputs {x_train.dtype} of {list(x_train.shape[1:])}; they must agree"
+        )
+    if 0 in x_train.shape[1:]:
+        raise StreamError(f"inputs have shape {list(x_train.shape[1:])} each; every dimension must be at least 1")
+    if images and (pixel_max is None or not 0 < pixel_max < float("inf")):
+        raise StreamError(f"pixel_max is {pixel_max}; for uint8 images it must be a positive number such as 255")
+    if features and pixel_max is not None:
+        raise StreamError(f"pixel_max is {pixel_max}; for float32 features it must be None")
+    if features and not bool(torch.isfinite(x_train).all() and torch.isfinite(x_test).all()):
+        raise StreamError("features hold NaN or infinity; they must be finite")
+
+
+def _check_labels(part: str, x: Tensor, y: Tensor, classes: int) -> None:
+    if y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        raise StreamError(
+            f"{part} labels are {y.dtype} of shape {list(y.shape)}; they must be torch.int64 of shape {[len(x)]}"
+        )
+    if len(y) == 0:
+        raise StreamError(f"there are no {part} samples; at least one is needed")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        wrong = low if low < 0 else high
+        raise StreamError(f"{part} label {wrong} is outside the head: {classes} classes take labels 0 to {classes - 1}")

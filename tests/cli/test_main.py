@@ -1,0 +1,76 @@
+"""The command itself: quick to start, and errors in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scale_cl
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["data", "--help"], ["list", "--help"], ["--version"]]
+)
+def test_help_does_not_import_torch(arguments: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from scale_cl.cli.main import main\n"
+        f"sys.argv = ['scale-cl', *{arguments!r}]\n"
+        "try:\n    main()\n"
+        "finally:\n    print({'torch', 'sklearn', 'pandas', 'matplotlib'} & set(sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr.strip() == "set()"
+    assert done.stdout
+
+
+def test_the_version_is_printed(command: Callable[..., Any]) -> None:
+    finished = command("--version")
+    assert (finished.code, finished.out) == (0, f"scale-cl {scale_cl.__version__}\n")
+
+
+def test_the_installed_command_and_the_module_are_the_same() -> None:
+    script = Path(sys.executable).parent / "scale-cl"
+    outputs = [
+        subprocess.run([*start, "--version"], capture_output=True, text=True, check=True).stdout
+        for start in ([script], [sys.executable, "-m", "scale_cl"])
+    ]
+    assert outputs[0] == outputs[1] == f"scale-cl {scale_cl.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["run", "--fly"], ["run", "--seeds", "many"], ["show", "scale", "er"]])
+def test_a_wrong_usage_ends_with_code_2_and_no_traceback(command: Callable[..., Any], arguments: list[str]) -> None:
+    finished = command(*arguments)
+    assert finished.code == 2
+    assert "Traceback" not in finished.err
+    assert "Usage: " in finished.err
+
+
+def test_an_error_leaves_one_line_on_stderr_of_a_real_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scale_cl", "run", "--stream", "dgits"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "scale-cl: error: unknown stream 'dgits'; did you mean 'digits'? (see `scale-cl list streams`)\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in scale_cl.__all__:
+        assert getattr(scale_cl, name) is not None
+    assert set(scale_cl.__all__) <= set(dir(scale_cl))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        scale_cl.nothing  # noqa: B018

@@ -1,0 +1,53 @@
+"""What all tests share: one thread, no deadlines, and the command line as a fixture."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the same bits however many cores there are
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("scale-cl", deadline=None)
+hypothesis.settings.load_profile("scale-cl")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Finished]:
+    """Run `scale-cl` with these arguments in an empty directory, with no data sets, and say how it ended."""
+    from scale_cl.cli.main import main
+
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("SCALE_CL_DATA", str(tmp_path / "no-data"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str | Path) -> Finished:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["scale-cl", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        captured = capsys.readouterr()
+        return Finished(code, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,33 @@
+"""Small problems on which learners are tried."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scale_cl.learners import Learner
+from scale_cl.streams import InputSpec, TaskInfo
+
+DOMAIN = InputSpec((1, 5, 5), 255.0, "domain")
+SPLIT = InputSpec((1, 5, 5), 255.0, "task")
+VECTORS = InputSpec((6,), None, "task")
+COLOUR = InputSpec((3, 17, 17), 255.0, "task")
+
+
+def batch(spec: InputSpec, n: int, classes: int = 3, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random samples of the learner's kind."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, classes, (n,), generator=generator)
+    if spec.pixel_max is None:
+        return torch.randn(n, *spec.shape, generator=generator), y
+    return torch.randint(0, 256, (n, *spec.shape), generator=generator, dtype=torch.uint8), y
+
+
+def teach(learner: Learner, tasks: int = 3, steps: int = 2, *, n: int = 4, classes: int = 3, first: int = 0) -> Learner:
+    """Some tasks of some random batches each."""
+    for task in range(first, first + tasks):
+        learner.begin_task(TaskInfo(f"task {task}", classes))
+        for step in range(steps):
+            learner.observe(*batch(learner.spec, n, classes, seed=100 * task + step))
+        learner.end_task()
+    return learner

@@ -1,0 +1,210 @@
+"""The named streams against the protocol table."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from scale_cl import streams
+from scale_cl.errors import ConfigError, DataError
+from scale_cl.streams import Arrays, Stream
+from scale_cl.streams.sources import registry
+
+
+class Row(NamedTuple):
+    """A row of the protocol table, typed out by hand."""
+
+    search: int
+    continual: int
+    classes: int
+    train: int
+    test: int
+    shape: tuple[int, int, int]
+
+
+PROTOCOL = {
+    "digits": Row(3, 10, 10, 1000, 500, (1, 8, 8)),
+    "pmnist": Row(3, 20, 10, 1000, 1000, (1, 28, 28)),
+    "scifar10": Row(0, 5, 2, 10000, 2000, (3, 32, 32)),
+    "scifar100": Row(3, 17, 5, 2500, 500, (3, 32, 32)),
+    "sminiimagenet": Row(3, 17, 5, 2400, 600, (3, 84, 84)),
+}
+SIZES = {  # classes, training and test images a class
+    "digits": (10, 130, 50),
+    "pmnist": (10, 6000, 1000),
+    "scifar10": (10, 5000, 1000),
+    "scifar100": (100, 500, 100),
+    "sminiimagenet": (100, 480, 120),
+}
+
+
+def synthetic(name: str) -> Arrays:
+    """Arrays of the data set's true size that take no memory: every pixel is the same byte."""
+    classes, train, test = SIZES[name]
+    pixel = torch.zeros(1, dtype=torch.uint8)
+    y_train, y_test = (torch.arange(classes).repeat(n) for n in (train, test))
+    x_train, x_test = (pixel.expand(len(y), *PROTOCOL[name].shape) for y in (y_train, y_test))
+    return Arrays(x_train, y_train, x_test, y_test, tuple(f"c{i:02}" for i in range(classes)), 255.0)
+
+
+def check_protocol(name: str, arrays: Arrays) -> None:
+    row = PROTOCOL[name]
+    whole = streams.build(name, arrays, seed=0, part="all")
+    parts = [streams.build(name, arrays, seed=0, part="search")] if row.search else []
+    parts.append(streams.build(name, arrays, seed=0))
+    assert [len(part) for part in parts] == [n for n in (row.search, row.continual) if n]
+    tasks = [task for part in parts for task in part.tasks]
+    for task, same in zip(tasks, whole.tasks, strict=True):
+        assert task.name == same.name
+        assert torch.equal(task.train, same.train)
+        assert len(task.classes) == row.classes
+        assert len(set(task.train.tolist())) == len(task.train) == row.train
+        assert len(set(task.test.tolist())) == len(task.test) == row.test
+    assert len({task.name for task in tasks}) == row.search + row.continual
+    for k in (0, len(parts[-1]) - 1):
+        x, y = parts[-1].train_data(k)
+        assert tuple(x.shape) == (row.train, *row.shape)
+        assert set(y.tolist()) == set(range(row.classes))
+    assert parts[-1].spec.shape == row.shape
+    if name.startswith("s"):
+        check_disjoint(whole, arrays)
+    else:
+        assert len({tuple(task.permutation.tolist()) for task in tasks if task.permutation is not None}) == len(tasks)
+
+
+def check_disjoint(whole: Stream, arrays: Arrays) -> None:
+    assert whole.scenario == "task"
+    names = [name for task in whole.tasks for name in task.classes]
+    assert sorted(names) == sorted(arrays.class_names)
+    for part, y in (("train", arrays.y_train), ("test", arrays.y_test)):
+        rows = torch.cat([getattr(task, part) for task in whole.tasks])
+        assert torch.equal(rows.sort().values, torch.arange(len(y)))
+        for task in whole.tasks:
+            classes = {arrays.class_names[c] for c in set(y[getattr(task, part)].tolist())}
+            assert classes == set(task.classes)
+
+
+@pytest.mark.parametrize("name", list(PROTOCOL))
+def test_synthetic_data_of_true_size_make_the_protocol_table(name: str) -> None:
+    check_protocol(name, synthetic(name))
+
+
+def test_the_embedded_digits_make_the_protocol_table() -> None:
+    arrays = streams.load_arrays("digits")
+    check_protocol("digits", arrays)
+    assert (len(arrays.x_train), len(arrays.x_test)) == (1297, 500)
+    assert (arrays.pixel_max, int(arrays.x_train.max())) == (16.0, 16)
+
+
+def real_data(*inside: str) -> Path | None:
+    """A data root that holds one of `inside`: SCALE_CL_DATA, or shared/data beside the checkout."""
+    beside = Path(__file__).parents[2].parent / "shared" / "data"
+    roots = [Path(r) for r in (os.environ.get("SCALE_CL_DATA"), beside) if r]
+    return next((root for root in roots if any((root / i).is_dir() for i in inside)), None)
+
+
+@pytest.mark.skipif(real_data("mnist", "MNIST") is None, reason="MNIST is not there")
+def test_the_real_mnist_makes_the_protocol_table() -> None:
+    arrays = streams.load_arrays("pmnist", real_data("mnist", "MNIST"))
+    check_protocol("pmnist", arrays)
+    assert arrays.y_train[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert arrays.y_train.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert abs(float(arrays.x_train.double().mean()) / 255 - 0.1307) < 1e-4
+
+
+@pytest.mark.skipif(real_data("cifar-100-binary") is None, reason="CIFAR-100 is not there")
+def test_the_real_cifar_100_makes_the_protocol_table() -> None:
+    arrays = streams.load_arrays("scifar100", real_data("cifar-100-binary"))
+    check_protocol("scifar100", arrays)
+    means = arrays.x_train[::10].double().mean((0, 2, 3)) / 255
+    assert (means - torch.tensor([0.5071, 0.4865, 0.4409])).abs().max() < 0.01
+
+
+def test_the_class_order_is_the_stream_s_own_unless_another_is_asked_for() -> None:
+    def first_classes(name: str, **settings: Any) -> list[str]:
+        stream = streams.build(name, synthetic(name), seed=0, part="all", tasks=2, **settings)
+        return [c for task in stream.tasks for c in task.classes]
+
+    def permuted(seed: int) -> list[str]:
+        return [f"c{i:02}" for i in np.random.RandomState(seed).permutation(100)[:10]]
+
+    assert first_classes("scifar10") == ["c00", "c01", "c02", "c03"]
+    assert first_classes("scifar10", class_order=0) != ["c00", "c01", "c02", "c03"]
+    assert first_classes("scifar100") == first_classes("scifar100", class_order=0) == permuted(0)
+    assert first_classes("sminiimagenet") == permuted(0)
+    assert first_classes("sminiimagenet", class_order=7) == permuted(7)
+    assert first_classes("scifar100", class_order="natural") == [f"c{i:02}" for i in range(10)]
+
+
+def test_fewer_tasks_are_the_first_ones_of_the_part() -> None:
+    arrays = streams.load_arrays("digits")
+    some, all_ten = streams.build("digits", arrays, seed=4, tasks=3), streams.build("digits", arrays, seed=4)
+    assert [task.name for task in some.tasks] == ["task-4", "task-5", "task-6"]
+    for k in range(3):
+        for mine, other in zip(some.train_data(k), all_ten.train_data(k), strict=True):
+            assert torch.equal(mine, other)
+
+
+def test_other_seeds_are_other_streams_over_the_same_arrays() -> None:
+    one, again, other = (streams.load("digits", seed=s, tasks=1) for s in (0, 0, 1))
+    assert one.arrays is again.arrays is other.arrays
+    assert torch.equal(one.train_data(0)[0], again.train_data(0)[0])
+    assert not torch.equal(one.train_data(0)[0], other.train_data(0)[0])
+
+
+def test_the_catalog_names_and_describes_its_streams() -> None:
+    assert streams.names() == list(PROTOCOL)
+    for name, row in PROTOCOL.items():
+        text = streams.describe(name)
+        assert f"{row.search + row.continual} tasks" in text
+        assert str(row.train) in text
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("pmnits", {}, "unknown stream 'pmnits': did you mean pmnist?"),
+        ("xyz", {}, "unknown stream 'xyz': there are digits, pmnist"),
+        ("scifar10", {"part": "search"}, "scifar10 has no search part: all its 5 tasks are in the continual part"),
+        ("digits", {"part": "first"}, "part is 'first'; it must be continual, search or all"),
+        ("digits", {"tasks": 11}, "tasks is 11; the continual part of digits has 10, so take 1 to 10"),
+        ("digits", {"tasks": 0}, "tasks is 0"),
+        ("digits", {"class_order": "random"}, "class_order is 'random'"),
+        ("digits", {"class_order": -1}, "class_order is -1"),
+        ("digits", {"class_order": True}, "class_order is True"),
+    ],
+)
+def test_what_the_catalog_does_not_have_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        streams.load(name, **settings)
+
+
+def test_missing_data_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, title in (("pmnist", "MNIST"), ("scifar10", "CIFAR-10"), ("scifar100", "CIFAR-100")):
+        with pytest.raises(DataError, match=f"{title} is not in {tmp_path}: run `scale-cl data get"):
+            streams.load(name, root=tmp_path)
+    monkeypatch.setenv("SCALE_CL_DATA", str(tmp_path / "elsewhere"))
+    with pytest.raises(DataError, match=f"mini-ImageNet is not in {tmp_path / 'elsewhere'}"):
+        streams.load("sminiimagenet")
+
+
+def test_a_data_set_is_read_once_for_each_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+
+    class Counted:
+        name, title, embedded = "mnist", "MNIST", False
+
+        def read(self, root: Path, progress: object) -> Arrays:
+            reads.append(root)
+            return synthetic("pmnist")
+
+    monkeypatch.setitem(registry.SOURCES, "mnist", Counted())
+    one, again = (streams.load_arrays("pmnist", tmp_path / "a") for _ in range(2))
+    other = streams.load_arrays("pmnist", tmp_path / "b")
+    assert one is again is not other
+    assert reads == [tmp_path / "a", tmp_path / "b"]

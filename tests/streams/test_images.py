@@ -1,0 +1,68 @@
+"""Image files to arrays."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scale_cl.errors import DataError
+from scale_cl.streams.images import image_files, read_images
+
+
+def test_pixels_come_out_as_they_went_in(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (150, 6, 5, 3), dtype=np.uint8)
+    paths = [tmp_path / f"{i:03}.png" for i in range(150)]
+    for path, picture in zip(paths, pixels, strict=True):
+        Image.fromarray(picture).save(path)
+    assert np.array_equal(read_images(paths, (6, 5)), pixels.transpose(0, 3, 1, 2))
+    assert image_files(tmp_path) == paths
+
+
+def test_palette_grey_and_transparent_images_are_read_as_colour(tmp_path: Path) -> None:
+    Image.new("L", (4, 4), 7).save(tmp_path / "a.png")
+    Image.new("RGBA", (4, 4), (7, 7, 7, 100)).save(tmp_path / "b.png")
+    palette = Image.new("P", (4, 4), 0)
+    palette.putpalette([7, 7, 7] * 256)
+    palette.save(tmp_path / "c.png", transparency=b"\x00\x80")
+    assert (read_images(image_files(tmp_path), (4, 4)) == 7).all()
+
+
+def test_other_files_are_no_images(tmp_path: Path) -> None:
+    for name in ("a.txt", ".hidden.png", "b.PNG"):
+        (tmp_path / name).write_bytes(b"")
+    assert [path.name for path in image_files(tmp_path)] == ["b.PNG"]
+
+
+def test_a_truncated_image_is_named(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (60, 60, 3), dtype=np.uint8)
+    for suffix in ("jpg", "png"):
+        path = tmp_path / f"cut.{suffix}"
+        Image.fromarray(noise).save(path)
+        path.write_bytes(path.read_bytes()[:1500])
+        with pytest.raises(DataError, match=rf"cut.{suffix} cannot be decoded"):
+            read_images([path], (60, 60))
+
+
+def test_a_small_file_that_claims_a_huge_picture_is_refused(tmp_path: Path) -> None:
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(header)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (tmp_path / "bomb.png").write_bytes(data + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
+    with pytest.raises(DataError, match=r"bomb.png"):
+        read_images([tmp_path / "bomb.png"], (4, 4))
+
+
+def test_pixels_of_sixteen_bits_are_refused_rather_than_clipped(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(DataError, match="more than 8 bits"):
+        read_images([tmp_path / "deep.png"], (4, 4))
+
+
+def test_a_missing_image_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone.png is missing"):
+        read_images([tmp_path / "gone.png"], (4, 4))

@@ -1,0 +1,93 @@
+"""The config of a run: sources in their order, and its form as JSON values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scale_cl.errors import ConfigError
+from scale_cl.learners import catalog
+from scale_cl.training.config import Config, RunSettings, StreamSettings, resolve
+
+
+def learner_value(config: Config, field: str) -> object:
+    return config.as_dict()["learner"][field]
+
+
+def test_nothing_given_is_scale_on_digits_with_the_papers_settings() -> None:
+    config = resolve()
+    assert (config.learner_name, config.stream.name, config.seeds) == ("scale", "digits", [0])
+    for field, value in catalog.paper_settings("scale", "digits").items():
+        assert learner_value(config, field) == value
+
+
+def test_the_papers_settings_follow_the_stream_wherever_it_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("stream: scifar100\n")
+    ways = [resolve(stream="scifar100"), resolve(assignments=["stream.name=scifar100"]), resolve(file=file)]
+    assert [learner_value(config, "inner_lr") for config in ways] == [0.01] * 3
+    assert resolve(stream="pmnist", file=file).stream.name == "pmnist"
+
+
+def test_the_learner_can_be_named_in_every_way(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    for text in ("learner: finetune\n", "learner: {name: finetune}\n"):
+        file.write_text(text)
+        assert resolve(file=file).learner_name == "finetune"
+    assert resolve(learner="scale", file=file).learner_name == "scale"
+    assert resolve(assignments=["learner.name=finetune"]).learner_name == "finetune"
+
+
+def test_each_source_wins_over_the_ones_before(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    assert learner_value(resolve(), "inner_lr") == 0.1  # the paper's on digits, where the default is 0.01
+    file.write_text("learner: {inner_lr: 0.2}\n")
+    assert learner_value(resolve(file=file), "inner_lr") == 0.2
+    assert learner_value(resolve(file=file, assignments=["inner_lr=0.3"]), "inner_lr") == 0.3
+    assert learner_value(resolve(file=file, options={"learner.inner_lr": 0.4}), "inner_lr") == 0.4
+    assert learner_value(resolve(assignments=["inner_lr=0.3", "learner.inner_lr=0.5"]), "inner_lr") == 0.5
+
+
+def test_an_option_and_an_assignment_of_the_same_field_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"run\.seeds is given twice"):
+        resolve(options={"run.seeds": 2}, assignments=["run.seeds=3"])
+
+
+def test_the_sections_are_json_values_that_make_the_same_config_again(tmp_path: Path) -> None:
+    config = resolve(options={"run.seeds": 3, "stream.tasks": 2}, assignments=["lambda3=0.09", "stream.class_order=5"])
+    assert list(config.as_dict()) == ["stream", "learner", "run"]
+    assert config.seeds == [0, 1, 2]
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(config.as_dict()))
+    assert resolve(file=file) == config
+
+
+def test_the_first_seed_is_where_counting_starts() -> None:
+    assert resolve(options={"run.seed": 5, "run.seeds": 2}).seeds == [5, 6]
+
+
+@pytest.mark.parametrize("order", [0, 7, "natural", "default"])
+def test_a_class_order_is_a_seed_or_a_word(order: int | str) -> None:
+    assert StreamSettings(class_order=order).class_order == order  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="class_order"):
+        StreamSettings(class_order="alphabetic")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:3"])
+def test_devices_have_a_form(device: str) -> None:
+    assert RunSettings(device=device).device == device
+    with pytest.raises(ConfigError, match=r"run\.device: 'cuda:x' is not one of"):
+        RunSettings(device="cuda:x")
+
+
+def test_every_setting_has_a_line_of_documentation() -> None:
+    from scale_cl.settings import explain
+
+    for name in catalog.names():
+        config = resolve(learner=name)
+        for settings in (config.stream, config.learner, config.run):
+            for row in explain(settings):
+                assert row.doc, f"{name}: {row.name} says nothing"
+                assert "\n" not in row.doc

@@ -27,9 +27,10 @@ def cross_entropy_of_parts(logits: Tensor, target: Tensor, parts: tuple[int, ...
         target: [B] int64.
         parts: sizes that add up to B, in order.
     """
+    if len(set(parts)) == 1:
+        return F.cross_entropy(logits, target, reduction="sum") / parts[0]
     each = F.cross_entropy(logits, target, reduction="none")
-    weight = torch.cat([each.new_full((n,), 1 / n) for n in parts]) if len(parts) > 1 else 1 / len(target)
-    return (each * weight).sum()
+    return (each * torch.cat([each.new_full((n,), 1 / n) for n in parts])).sum()
 
 
 def weighted_cross_entropy(logits: Tensor, target: Tensor, weights: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class EpisodicMemory:
         policy: Policy = "ring",
         tasks: int | None = None,
     ) -> None:
-        """Allocate for the `tasks` foreseen (by default as many as 256 MiB hold, at most 32); more are made as they come."""
+        """Allocate for the `tasks` foreseen (by default what 256 MiB hold, at most 32); more are made as they come."""
         sample_bytes = max(1, math.prod(shape) * dtype.itemsize)
         if tasks is None:
             tasks = max(1, min(_FIRST_TASKS, _FIRST_BYTES // max(1, slots * sample_bytes)))
@@ -183,7 +183,7 @@ class EpisodicMemory:
         """Rows of `n` samples, uniform and without replacement; `n` must not exceed `available`.
 
         A row's key is a hash of its number and of two random numbers, so the draw does not depend on how many rows are
-        allocated, and is the same on every device. The hash is a bijection of 32 bits: no two rows share a key.
+        allocated. The hash is a bijection of 32 bits: no two rows share a key.
         """
         return self.draws(1, n, current=current)[0]
 
@@ -194,8 +194,8 @@ class EpisodicMemory:
         candidates = self.replayable
         if current:
             candidates = candidates | (self.stored & (self.task * self.slots == self._base))
-        keys = torch.where(candidates, _mix32(self._row * (2 * a + 1) + b), -1)
-        return keys.topk(n).indices
+        keys = _mix32_((self._row * (2 * a + 1)).add_(b))
+        return keys.masked_fill_(~candidates, -1).topk(n).indices
 
     def latest(self) -> Tensor:
         """Row [1] of the sample that a ring wrote last in the open task; it must have written one."""
@@ -233,7 +233,7 @@ class EpisodicMemory:
         self.seen[self._open] += n
 
     def keep_logits(self, kind: str, rows: Tensor, values: Tensor) -> None:
-        """Store the logits [n, width] of `rows`: of their classes or of their tasks, as the model of this moment has them."""
+        """Store the logits [n, width] of `rows`: of their classes or of their tasks, by the model of this moment."""
         self.version += self.logits[kind].put(rows, values)
 
     def reserve_logits(self, classes: int) -> None:
@@ -323,7 +323,9 @@ class EpisodicMemory:
         }
         for name, kept in self.logits.items():
             kept.width.zero_()
-            kept.start[:rows], kept.width[:rows] = (state[f"{name}.{part}"].to(self.device) for part in ("start", "width"))
+            kept.start[:rows], kept.width[:rows] = (
+                state[f"{name}.{part}"].to(self.device) for part in ("start", "width")
+            )
             flat = state[f"{name}.flat"].to(self.device)
             kept.used = len(flat)
             kept.widths = {int(width) for width in kept.width.unique() if width > 0}
@@ -334,13 +336,13 @@ class EpisodicMemory:
         self.version += 1
 
 
-def _mix32(value: Tensor) -> Tensor:
-    """Murmur's finaliser on the low 32 bits: a bijection whose output bits all depend on all input bits."""
+def _mix32_(value: Tensor) -> Tensor:
+    """Murmur's finaliser on the low 32 bits, in place: a bijection whose output bits all depend on all input bits."""
     low = 0xFFFFFFFF
-    value = value & low
-    value = ((value ^ (value >> 16)) * 0x85EBCA6B) & low
-    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & low
-    return value ^ (value >> 16)
+    value.bitwise_and_(low)
+    value.bitwise_xor_(value >> 16).mul_(0x85EBCA6B).bitwise_and_(low)
+    value.bitwise_xor_(value >> 13).mul_(0xC2B2AE35).bitwise_and_(low)
+    return value.bitwise_xor_(value >> 16)
 
 
 def _set_rows(target: Tensor, rows: Tensor, values: Tensor, chosen: Tensor | None) -> None:

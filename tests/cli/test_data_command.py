@@ -148,3 +148,22 @@ def test_an_unknown_name_is_an_error_of_one_line(
 def test_the_module_does_not_import_torch() -> None:
     code = "import sys, scale_cl.cli.data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_terminal_gets_a_bar_for_each_file(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    small_mnist: dict[str, bytes],
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with serving() as site:
+        monkeypatch.setitem(registry.SOURCES, "mnist", offered(site, small_mnist))
+        code, out, err = run(capsys, monkeypatch, "get", "pmnist", "--data", str(tmp_path))
+    assert code == 0
+    assert "\x1b" not in out  # the bars are on stderr
+    for name in small_mnist:
+        assert name in err
+    assert run(capsys, monkeypatch, "check", "pmnist", "--data", str(tmp_path))[0] == 0

@@ -1,7 +1,7 @@
 """Runs the learner and its plain re-computation over the same batches and compares all that they hold.
 
-The re-computation is told what cannot be computed: the initial values of new parts, and the learner's random draws, which
-are recorded while it takes its step.
+The re-computation is told what cannot be computed: the initial values of new parts, and the learner's random draws,
+which are recorded while it takes its step.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tests.learners.reference_networks import Parameters, ResNet, mlp
+from tests.learners.scale_reference import Choices, Draws, PlainScale
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from scale_cl.learners import Scale, ScaleConfig
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners.scale_reference import Choices, Draws, Parameters, PlainScale, ResNet, mlp
 
 PIXELS = InputSpec((1, 5, 5), 255.0, "domain")  # for the MLP, one head
 IMAGES = InputSpec((3, 17, 17), 255.0, "task")  # for the ResNet; its last stage is 2 x 2
@@ -51,7 +52,7 @@ class Parts:
 def parts_of(learner: Scale) -> Parts:
     """What exists in a learner; capacity allocated ahead is left out."""
     net = learner.net
-    base = {f"trunk.{name}": p for name, p in net.backbone.named_parameters()}
+    base: Parameters = {f"trunk.{name}": p for name, p in net.backbone.named_parameters()}
     for k, classes in enumerate(net.heads.classes):
         base[f"head.{k}.weight"] = net.heads.weight.data[k, :classes]
         base[f"head.{k}.bias"] = net.heads.bias.data[k, :classes]
@@ -205,6 +206,5 @@ class SideBySide:
 def _assert_same(part: str, actual: Parameters, expected: Parameters) -> None:
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(
-            actual[name].detach(), value, rtol=1e-7, atol=1e-9, msg=lambda m, name=name: f"{part} {name}: {m}"
-        )
+        named = f"{part} {name}: {{}}".format
+        torch.testing.assert_close(actual[name].detach(), value, rtol=1e-7, atol=1e-9, msg=named)

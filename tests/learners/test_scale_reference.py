@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.learners.side_by_side import IMAGES, PIXELS, SideBySide, parts_of
 
 from scale_cl.learners import ScaleConfig
-from tests.learners.side_by_side import IMAGES, PIXELS, SideBySide, parts_of
 
 # each differs from the paper's settings in what it names
 READINGS: dict[str, dict[str, Any]] = {
@@ -39,6 +39,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "other weights of the losses": {"lambda1": 0.3, "lambda2": 2.0, "lambda3": 0.9},
 }
 MLP_IS_ENOUGH = {
+    "weight average and two inner steps",
     "adversarial loss with a plus",
     "discriminator on the FiLM-ed features, fake",
     "ablations A and B",
@@ -48,8 +49,13 @@ MLP_IS_ENOUGH = {
     "second order without a generator",
     "other weights of the losses",
 }
-STRONG = {"inner_lr": 0.1, "outer_lr": 0.1, "adversarial_lr": 0.1, "lambda3": 0.3}  # so that every part moves
-STEADY = STRONG | {"inner_lr": 0.01}  # batch norm over so few samples throws a larger step out
+STRONG: dict[str, Any] = {
+    "inner_lr": 0.1,
+    "outer_lr": 0.1,
+    "adversarial_lr": 0.1,
+    "lambda3": 0.3,
+}  # so that every part moves
+STEADY: dict[str, Any] = STRONG | {"inner_lr": 0.01}  # batch norm over so few samples throws a larger step out
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -80,8 +86,8 @@ def test_the_papers_own_sizes_give_the_same_mlp_steps(ce: Any) -> None:
 
 def test_the_papers_own_sizes_give_the_same_resnet_steps() -> None:
     both = SideBySide(IMAGES, ScaleConfig())
-    for task, steps in enumerate((5, 5, 1)):
-        both.task(f"task {task}", 5, steps=steps, batch=10)
+    for task, steps, batch in (("a", 2, 25), ("b", 2, 25), ("c", 1, 10)):
+        both.task(task, 5, steps=steps, batch=batch)
     assert sorted(set(both.sizes)) == [50, 64]
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scale_cl.learners.base import Learner, LearnerConfig, State, StepStats
+from scale_cl.learners.base import Learner, LearnerConfig, State, StepStats, plain_copy
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy
 from scale_cl.nets import ContinualNet, Heads
@@ -154,8 +154,10 @@ class Acl(Learner):
         state = super().state_dict()
         state["meta"]["trained"] = self._trained
         if self.discriminator is not None:
-            state["tensors"] |= {f"discriminator.{n}": t.clone() for n, t in self.discriminator.state_dict().items()}
-        state["tensors"] |= {f"momentum.{i}": t.clone() for i, t in enumerate(self._momentum)}
+            state["tensors"] |= {
+                f"discriminator.{n}": plain_copy(t) for n, t in self.discriminator.state_dict().items()
+            }
+        state["tensors"] |= {f"momentum.{i}": plain_copy(t) for i, t in enumerate(self._momentum)}
         return state
 
     def load_state_dict(self, state: State) -> None:

@@ -22,7 +22,7 @@ class AgemConfig(ReplayConfig):
 
     replay: int = setting(64, "samples whose loss must not rise, at most as many as are stored", low=1)
     lr: float = setting(0.03, "learning rate", above=0)
-    updates: int = setting(1, "gradient steps a batch, each with a fresh draw", low=1)
+    updates: int = setting(3, "gradient steps a batch, each with a fresh draw", low=1)
 
 
 class Agem(ReplayLearner):

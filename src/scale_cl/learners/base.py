@@ -21,6 +21,7 @@ from scale_cl.learners.traits import Traits
 from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, ParameterGenerator, ReducedResNet18
 from scale_cl.nets.film import FilmForm
 from scale_cl.nets.inputs import Augmentation
+from scale_cl.nets.norm import BatchNorm
 from scale_cl.settings import Settings, setting
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -35,12 +36,17 @@ class State(TypedDict):
     meta: dict[str, Any]
 
 
+def plain_copy(t: Tensor) -> Tensor:
+    """A copy that shares nothing and lies in memory as its shape says, fit for any file format."""
+    return t.detach().clone(memory_format=torch.contiguous_format)
+
+
 @dataclass(frozen=True)
 class Compute:
     """How the arithmetic is done: none of it is part of a method."""
 
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
-    channels_last: bool = False
+    channels_last: bool = True
     capture: bool = True
 
 
@@ -152,14 +158,17 @@ class Learner:
         number = self._tasks[task]
         x = x.to(self.device, non_blocking=True)
         t = torch.full((), number, dtype=torch.int64, device=self.device)
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"):
+        with (
+            torch.no_grad(),
+            torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"),
+        ):
             logits = self._prediction((len(x), self._known_version), x, t)["logits"]
         return logits[:, : self._classes[number]].float()
 
     def state_dict(self) -> State:
         """Everything that decides what the learner does from here on."""
-        tensors = {f"net.{name}": t.clone() for name, t in self.net.state_dict().items()}
-        tensors |= {f"average.{name}": t.clone() for name, t in self._trimmed_average().items()}
+        tensors = {f"net.{name}": plain_copy(t) for name, t in self.net.state_dict().items()}
+        tensors |= {f"average.{name}": plain_copy(t) for name, t in self._trimmed_average().items()}
         tensors |= {"rng": self._rng.get_state(), "weights_rng": self._weights_rng.get_state()}
         tasks = [[name, self._classes[number]] for name, number in self._tasks.items()]
         return {"tensors": tensors, "meta": {"tasks": tasks, "current": self._current, "steps": self.steps}}
@@ -253,6 +262,12 @@ class Learner:
 
     def _film_generator(self, backbone: Backbone, form: FilmForm, width: int) -> ParameterGenerator:
         return ParameterGenerator(backbone, generator=self._weights_rng, form=form, embedding_width=width)
+
+    def _use_twice_differentiable_norms(self) -> None:
+        """For methods that take gradients of gradients: the fused kernels have none."""
+        for module in self.net.modules():
+            if isinstance(module, BatchNorm):
+                module.fuse = False
 
     def _whole_step(self, x: Tensor, y: Tensor) -> StepStats:
         self.net.inputs.seen(x)

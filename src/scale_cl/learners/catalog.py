@@ -35,7 +35,9 @@ class Entry:
 _SCALE_PERMUTED: dict[str, object] = {"inner_lr": 0.1, "outer_lr": 0.01}
 
 LEARNERS = {
-    "scale": Entry("scale", "Scale", "SCALE: FiLM by a parameter generator, one discriminator, DER++", permuted=_SCALE_PERMUTED),
+    "scale": Entry(
+        "scale", "Scale", "SCALE: FiLM by a parameter generator, one discriminator, DER++", permuted=_SCALE_PERMUTED
+    ),
     "scale-ema": Entry(
         "scale",
         "Scale",
@@ -68,6 +70,7 @@ LEARNERS = {
         permuted={"lr": 0.001, "discriminator_lr": 0.0001},
         streams={"sminiimagenet": {"lr": 0.003, "adversarial": 0.005}},
     ),
+    "joint": Entry("joint", "Joint", "plain SGD on all tasks shuffled together: the upper bound", permuted={"lr": 0.1}),
     "finetune": Entry("finetune", "Finetune", "plain SGD on the batch, no memory: the lower bound"),
 }
 

@@ -9,7 +9,8 @@ forward of the first one, made with parameters that have changed since; here it 
 
 The outer step runs over all semantic samples at once, so its size grows with each task. It could be padded to some
 capacity but for the batch statistics, in which padding would take part: so the step is recorded anew in every task.
-Inside a task its size is constant: slots that are still empty stand for the first one, as in the authors' code.
+Inside a task its size is constant: the open task's slots that are still empty stand for its first one, as in the
+authors' code.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class DerConfig(ReplayConfig):
     )
     lr: float = setting(0.03, "learning rate", above=0)
     updates: int = setting(3, "gradient steps a batch, each with fresh draws", low=1)
-    alpha: float = setting(0.5, "weight of the distance to the stored logits", low=0)
+    alpha: float = setting(1.0, "weight of the distance to the stored logits", low=0)
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
 

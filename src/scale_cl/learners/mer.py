@@ -30,7 +30,7 @@ class MerConfig(ReplayConfig):
     updates: int = setting(3, "gradient steps a batch, each with a fresh draw; sample-wise: batches a sample", low=1)
     reptile_rate: float = setting(0.3, "how much of the way of these steps the parameters go (beta)", above=0, high=1)
     ce: Literal["added", "together"] = setting(
-        "together", "cross-entropy of a step: means over batch and replay added, or one mean over both together"
+        "added", "cross-entropy of a step: means over batch and replay added, or one mean over both together"
     )
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
     sample_wise: bool = setting(False, "steps on one sample at a time, Reptile after each draw (the original)")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_PIVOTS_A_VARIABLE = 3  # each enters about once; on GEM's own problems one in fifty leaves again
-_SPARE_PIVOTS = 8
 _TOLERANCE = 1e-12
 
 
@@ -45,7 +43,8 @@ def nonnegative_least(matrix: Tensor, linear: Tensor, *, stop: bool | None = Non
     z = torch.zeros_like(c)
     stop = not c.is_cuda if stop is None else stop
     nothing = torch.full_like(c, torch.inf)
-    for _ in range(_PIVOTS_A_VARIABLE * n + _SPARE_PIVOTS):
+    wanted = torch.zeros((), dtype=torch.bool, device=c.device)
+    for _ in range(most_pivots(n)):
         value = tableau[:, n]
         goal = torch.where(free, value, 0)
         # towards the minimum over the free variables, as far as all of them stay at 0 or above
@@ -63,8 +62,13 @@ def nonnegative_least(matrix: Tensor, linear: Tensor, *, stop: bool | None = Non
         free = free ^ (wanted & (number == pivot))
     # the tableau holds the inverse of Q over the free variables: one refinement removes what the pivots rounded off
     residual = torch.where(free, q @ z + c, 0)
-    z = torch.where(free, z - tableau[:, :n] @ residual, z)
+    z = torch.where(free & ~wanted, z - tableau[:, :n] @ residual, z)
     return z.clamp(min=0) * scale
+
+
+def most_pivots(n: int) -> int:
+    """How many pivots are made at most: random programs of rank 1 to n took 1.4 n, GEM's own on PMNIST 6 of 13."""
+    return 3 * n // 2 + 8
 
 
 def _exchanged(tableau: Tensor, pivot: Tensor, number: Tensor) -> Tensor:

@@ -82,19 +82,17 @@ class ReplayLearner(Learner):
         return Samples(self._prepared(x), y, torch.cat([task, memory.task[rows]]), rows, len(task))
 
     def _rounds(self, x: Tensor, y: Tensor, updates: int, *, draws: int = 1) -> list[Samples]:
-        """For each of several updates the batch and fresh draws, all prepared in one pass."""
-        n, size, memory = len(y), self._replay_size(), self.memory
-        x, y, task = (t.expand(updates, *t.shape) for t in (x, y, self._task.expand(n)))
-        rows = None
-        if size > 0:
-            rows = memory.draws(updates * draws, size, current=self._replays_current()).view(updates, -1)
-            x, y = torch.cat([x, memory.x[rows]], 1), torch.cat([y, memory.y[rows]], 1)
-            task = torch.cat([task, memory.task[rows]], 1)
-        prepared = self._prepared(x.flatten(0, 1)).tensor_split(updates)
-        parts = (n, *[size] * draws) if size > 0 else (n,)
-        return [
-            Samples(prepared[i], y[i], task[i], None if rows is None else rows[i], n, parts) for i in range(updates)
-        ]
+        """For each of several updates: the batch, followed by so many fresh draws."""
+        n, size, task = len(y), self._replay_size(), self._task.expand(len(y))
+        if size == 0:
+            return [Samples(self._prepared(x), y, task, None, n, (n,)) for _ in range(updates)]
+        memory, parts = self.memory, (n, *[size] * draws)
+        rounds = []
+        for rows in memory.draws(updates * draws, size, current=self._replays_current()).view(updates, -1).unbind():
+            pairs = (x, memory.x), (y, memory.y), (task, memory.task)
+            x_all, y_all, task_all = (torch.cat([own, kept.index_select(0, rows)]) for own, kept in pairs)
+            rounds.append(Samples(self._prepared(x_all), y_all, task_all, rows, n, parts))
+        return rounds
 
     def _task_began(self, task: int) -> None:
         self.memory.open(task, self._classes[task])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from scale_cl.learners.base import State, StepStats
+from scale_cl.learners.base import State, StepStats, plain_copy
 from scale_cl.learners.replay import ReplayConfig, ReplayLearner, Samples
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy, logit_distance, weighted_cross_entropy
@@ -43,7 +43,7 @@ class ScaleConfig(ReplayConfig):
     generator: bool = setting(True, "FiLM by the parameter generator; off: ablation C")
     ce: Literal["batch", "added", "together"] = setting(
         "batch",
-        "L_CE of equation 3: over the batch; over batch and replay, two means added; or together, one mean (as printed)",
+        "L_CE of equation 3: over the batch, over batch and replay (two means added), or together (one mean, as printed)",
     )
     adversarial: Literal["minus", "plus", "fake"] = setting(
         "minus", "L_adv: minus the cross-entropy (equation 7), plus (equation 3 as printed), or towards the fake task"
@@ -100,6 +100,8 @@ class Scale(ReplayLearner):
             width = self.net.backbone.feature_width
             self.discriminator = Discriminator(width, generator=self._weights_rng).to(self.device)
         self._constants: dict[tuple[str, int, int], Tensor] = {}
+        if self.config.second_order:
+            self._use_twice_differentiable_norms()
         self._outer_params: list[Tensor] = []
         self._discriminator_params: list[Tensor] = []
 
@@ -298,7 +300,9 @@ class Scale(ReplayLearner):
         """Everything, the discriminator included."""
         state = super().state_dict()
         if self.discriminator is not None:
-            state["tensors"] |= {f"discriminator.{n}": t.clone() for n, t in self.discriminator.state_dict().items()}
+            state["tensors"] |= {
+                f"discriminator.{n}": plain_copy(t) for n, t in self.discriminator.state_dict().items()
+            }
         return state
 
     def load_state_dict(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""The parameter generator: a task embedding from which linear layers make FiLM scales and shifts (equations 1 and 2)."""
+"""The parameter generator: a task embedding from which linear layers make FiLM scales and shifts (eq. 1 and 2)."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class _Unit(torch.autograd.Function):
 def film(h: Tensor, scale: Tensor, shift: Tensor, *, common: Tensor, form: FilmForm = "branches") -> Tensor:
     """Task-specific plus common features.
 
-    `branches` activates each before the sum, relu(scale * h + shift) + relu(h); `sum`, as equations 1 and 2 are printed,
-    after it: relu(scale * h + shift + h).
+    `branches` activates each before the sum, relu(scale * h + shift) + relu(h); `sum`, as the equations are printed, after
+    it: relu(scale * h + shift + h).
 
     Args:
         h: [B, C] or [B, C, H, W] pre-activations.

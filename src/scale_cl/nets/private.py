@@ -32,15 +32,15 @@ class PrivateModules(nn.Module):
         self.xavier = backbone.xavier
         self.pool = 1
         inputs = math.prod(shape)
-        self.shapes: list[tuple[int, ...]] = []  # of each layer's weight, the linear one last
+        sizes = []  # outputs and inputs of each layer, the linear one last
         if not isinstance(backbone, MLP):
             sides = [-(-side // 4) for side in shape[1:]]  # after two convolutions of stride 2
             self.pool = max(1, min(sides) // _GRID)
-            self.shapes += [(channels, shape[0], 3, 3), (channels, channels, 3, 3)]
+            sizes += [(channels, 9 * shape[0]), (channels, 9 * channels)]
             inputs = channels * math.prod(side // self.pool for side in sides)
-        self.shapes.append((backbone.feature_width, inputs))
-        self.weights = nn.ModuleList(Rows(layer, 1) for layer in self.shapes)
-        self.biases = nn.ModuleList(Rows(layer[:1], 1) for layer in self.shapes)
+        sizes.append((backbone.feature_width, inputs))
+        self.weights = nn.ModuleList(Rows(size, 1) for size in sizes)
+        self.biases = nn.ModuleList(Rows(size[:1], 1) for size in sizes)
 
     @property
     def count(self) -> int:
@@ -54,13 +54,12 @@ class PrivateModules(nn.Module):
 
     def add_task(self, *, generator: torch.Generator) -> None:
         """One more."""
-        rows = iter(self._rows())
-        for shape in self.shapes:
-            linear = len(shape) == 2
-            drawn = linear_rows(shape[:1], math.prod(shape[1:]), xavier=self.xavier and linear, generator=generator)
-            for values in drawn:
-                row = next(rows)
-                row.add(values.view(1, *row.data.shape[1:]))
+        rows = self._rows()
+        for weights, biases in zip(rows[::2], rows[1::2], strict=True):
+            outputs, inputs = weights.data.shape[1:]
+            weight, bias = linear_rows((outputs,), inputs, xavier=self.xavier, generator=generator)
+            weights.add(weight.unsqueeze(0))
+            biases.add(bias.unsqueeze(0))
 
     def own(self, task: int) -> list[Tensor]:
         """Weights and biases of a task, as leaves that share their storage with the rows."""
@@ -74,7 +73,7 @@ class PrivateModules(nn.Module):
         """Features of samples by the weights and biases of one task."""
         *convolutions, linear = zip(own[::2], own[1::2], strict=True)
         for weight, bias in convolutions:
-            x = torch.relu(F.conv2d(x, weight, bias, stride=2, padding=1))
+            x = torch.relu(F.conv2d(x, weight.view(len(weight), -1, 3, 3), bias, stride=2, padding=1))
         if self.pool > 1:
             x = F.avg_pool2d(x, self.pool)
         return torch.relu(F.linear(x.flatten(1), *linear))

@@ -39,7 +39,7 @@ class ReducedResNet18(Backbone):
 
     def stem(self, x: Tensor, parts: tuple[int, ...] = ()) -> Tensor:
         """All convolutions, [B, C, H, W] -> [B, 160, h, w]; no ReLU after the last residual sum."""
-        x = F.max_pool2d(torch.relu(self.norm(self.conv(x), parts)), 3, 2, 1)
+        x = F.max_pool2d(self.norm(self.conv(x), parts, activate=True), 3, 2, 1)
         for block in self.blocks:
             x = block(x, parts)
         return x
@@ -63,13 +63,13 @@ class _BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(project, BatchNorm(outside))
 
     def forward(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
-        y: Tensor = torch.relu(self.norm1(self.conv1(x), parts))
-        y = self.norm2(self.conv2(y), parts)
-        if self.shortcut is None:
-            return y + x
-        project, norm = self.shortcut
-        shortcut: Tensor = norm(project(x), parts)
-        return y + shortcut
+        shortcut = x
+        if self.shortcut is not None:
+            project, norm = self.shortcut
+            shortcut = norm(project(x), parts)
+        y: Tensor = self.norm1(self.conv1(x), parts, activate=True)
+        y = self.norm2(self.conv2(y), parts, shortcut=shortcut)
+        return y
 
 
 def _conv3x3(inside: int, outside: int, stride: int) -> nn.Conv2d:

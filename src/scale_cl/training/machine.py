@@ -34,7 +34,7 @@ def prepare(run: RunSettings) -> torch.device:
         torch.cuda.set_device(device)
         torch.backends.cudnn.conv.fp32_precision = "ieee" if run.precision == "fp32" else "tf32"  # type: ignore[attr-defined]
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-        torch.backends.cudnn.benchmark = not run.deterministic
+        torch.backends.cudnn.benchmark = run.autotune and not run.deterministic
         torch.backends.cudnn.deterministic = run.deterministic
         if run.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -106,16 +106,17 @@ class _Sender:
     _GROUP = 20
 
     def __init__(self, events: Any, seed: int) -> None:
-        self._events, self._seed = events, seed
+        self._events, self._seed, self._all = events, seed, 0
 
     def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
+        self._all = steps
         self._send("started", stream, learner, seeds, tasks, steps)
 
     def task_started(self, task: int, name: str, steps: int) -> None:
         self._send("task_started", task, name, steps)
 
     def stepped(self, steps: int) -> None:
-        if steps % self._GROUP == 0:
+        if steps % self._GROUP == 0 or steps == self._all:
             self._send("stepped", steps)
 
     def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:

@@ -1,0 +1,74 @@
+"""A lane: one learner on its way through one stream, and the matrix of accuracies it leaves behind.
+
+On a GPU each lane has a CUDA stream of its own, so that the small kernels of several share the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scale_cl.learners import Learner
+from scale_cl.streams import Stream
+from scale_cl.training.evaluation import hits
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training that ends with a test."""
+
+    name: str
+    samples: int
+    tested: int  # the first so many tasks are tested after it
+
+
+class Lane:
+    """Task after task, each tested with all before it."""
+
+    def __init__(self, learner: Learner, stream: Stream) -> None:
+        """Move the stream to where the learner is."""
+        self.learner, self.stream = learner, stream.to(learner.device)
+        self.matrix: list[list[float | None]] = [[None] * len(stream) for _ in stream.tasks]
+        self.x = self.y = torch.empty(0)
+        self._cuda = torch.cuda.Stream(learner.device) if learner.device.type == "cuda" else None
+        if self._cuda is not None:
+            self._cuda.wait_stream(torch.cuda.current_stream(learner.device))
+
+    @property
+    def stages(self) -> list[Stage]:
+        """What is trained, in order: here a stage a task."""
+        return [Stage(task.name, len(task.train), number + 1) for number, task in enumerate(self.stream.tasks)]
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """What device work of this lane is done within."""
+        return nullcontext() if self._cuda is None else torch.cuda.stream(self._cuda)
+
+    def begin(self, stage: int) -> None:
+        """Get a stage's data ready."""
+        with self.on_device():
+            self.x, self.y = self.stream.train_data(stage)
+            self.learner.begin_task(self.stream.tasks[stage].info)
+
+    def step(self, start: int, stop: int) -> None:
+        """Learn from some samples of the stage; a new epoch starts at 0."""
+        with self.on_device():
+            self.learner.observe(self.x[start:stop], self.y[start:stop])
+
+    def end(self) -> None:
+        """Close the stage."""
+        with self.on_device():
+            self.learner.end_task()
+
+    def test(self, tasks: int) -> Tensor:
+        """Hits on each of the first `tasks` tasks."""
+        with self.on_device():
+            return torch.stack([hits(self.learner, self.stream, task) for task in range(tasks)])
+
+    def record(self, row: Sequence[float]) -> None:
+        """Enter accuracies on the first tasks, as they are when the last of these is done."""
+        self.matrix[len(row) - 1][: len(row)] = row

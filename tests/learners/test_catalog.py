@@ -1,0 +1,41 @@
+"""The catalog of learners."""
+
+from __future__ import annotations
+
+import pytest
+from tests.learners.tiny import SPLIT
+
+from scale_cl.errors import ConfigError
+from scale_cl.learners import Compute, LearnerConfig, Scale, catalog
+from scale_cl.settings import build
+from scale_cl.streams import names as stream_names
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_every_learner_has_a_line_a_config_and_settings_for_every_stream(name: str) -> None:
+    assert catalog.describe(name)
+    assert "\n" not in catalog.describe(name)
+    kind = catalog.config_class(name)
+    assert issubclass(kind, LearnerConfig)
+    for stream in stream_names():
+        build(kind, catalog.paper_settings(name, stream))
+    made = catalog.make(name, SPLIT, seed=3, compute=Compute("fp32"))
+    assert (made.name, made.seed) == (name, 3)
+
+
+def test_scale_and_finetune_are_there() -> None:
+    assert {"scale", "scale-ema", "finetune"} <= set(catalog.names())
+    assert isinstance(catalog.make("scale-ema", SPLIT), Scale)
+
+
+def test_an_unknown_learner_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"unknown learner 'scael'; did you mean 'scale'\?"):
+        catalog.make("scael", SPLIT)
+    with pytest.raises(ConfigError, match="learners are scale"):
+        catalog.describe("horse")
+
+
+def test_paper_settings_are_a_copy() -> None:
+    settings = catalog.paper_settings("scale", "pmnist")
+    settings["inner_lr"] = 7.0
+    assert catalog.paper_settings("scale", "pmnist")["inner_lr"] == 0.1

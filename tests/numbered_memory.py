@@ -1,0 +1,40 @@
+"""Memories filled with samples that know their own number."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scale_cl.memory import EpisodicMemory, Policy
+
+CPU = torch.device("cpu")
+POLICIES: tuple[Policy, ...] = ("ring", "class-ring", "reservoir")
+
+
+def memory(slots: int, *, policy: Policy = "ring", seed: int = 0, tasks: int | None = None) -> EpisodicMemory:
+    generator = torch.Generator().manual_seed(seed)
+    return EpisodicMemory(slots, (1,), torch.float32, device=CPU, generator=generator, policy=policy, tasks=tasks)
+
+
+def numbered(start: int, n: int, classes: int = 3) -> tuple[Tensor, Tensor]:
+    """Samples that know their number; their labels go round."""
+    x = torch.arange(start, start + n, dtype=torch.float32).view(-1, 1)
+    return x, torch.arange(start, start + n) % classes
+
+
+def write(kept: EpisodicMemory, x: Tensor, y: Tensor) -> None:
+    kept.write(x, y)
+    kept.wrote(len(y))
+
+
+def filled(kept: EpisodicMemory, counts: list[int], classes: int = 3) -> EpisodicMemory:
+    for task, n in enumerate(counts):
+        kept.open(task, classes)
+        if n:
+            write(kept, *numbered(1000 * task, n, classes))
+        kept.close()
+    return kept
+
+
+def held(kept: EpisodicMemory, task: int) -> list[int]:
+    return [int(value) for value in kept.x[kept.rows_of(task)].flatten()]

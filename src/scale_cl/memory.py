@@ -256,12 +256,12 @@ class EpisodicMemory:
         return place.clamp(max=self.slots)
 
     def _class_places(self, y: Tensor) -> Tensor:
-        """A ring per class inside the task's block."""
+        """A ring per class inside the task's block; more classes than slots share them."""
         of_class = y.unsqueeze(1) == torch.arange(len(self._seen_of_class), device=self.device)
         rank = (of_class.cumsum(0) * of_class).sum(1) - 1
         place = y * self._per_class + (self._seen_of_class[y] + rank) % self._per_class
         self._seen_of_class += of_class.sum(0)
-        return torch.where(place < self.slots, place, self.slots)
+        return place % self.slots
 
     def _count(self) -> None:
         self._replayable = int(self.replayable.sum())

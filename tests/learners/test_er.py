@@ -69,6 +69,19 @@ def test_the_first_task_has_nothing_to_replay_unless_the_current_one_counts(curr
     assert [len(draw) for draw in draws] == [size for size in sizes for _ in range(3)]
 
 
+def test_with_more_classes_than_slots_only_what_is_stored_is_replayed() -> None:
+    learner = Er(SPLIT, ErConfig(memory=2, memory_policy="class-ring", replay_current=True))
+    learner.begin_task(TaskInfo("a", 5))
+    x, _ = batch(SPLIT, 3)
+    with recorded(learner) as draws:
+        for label in (4, 4, 3, 2):
+            learner.observe(x, torch.full((3,), label))
+            stored = set(learner.memory.stored.nonzero().flatten().tolist())
+            assert {slot for draw in draws for _, slot in draw} <= stored
+            assert len(stored) > 0
+    assert len(draws) == 9
+
+
 def test_replay_slows_forgetting() -> None:
     losses = []
     for replay in (1, 20):

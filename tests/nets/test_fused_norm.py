@@ -30,7 +30,9 @@ def test_values_gradients_and_running_statistics_are_those_of_torch(
     running, wanted_running = (mean.clone(), var.clone()), (mean.double(), var.double())
     assert usable(given[0])
     y = fused_norm(
-        *given[:3],
+        given[0],
+        given[1],
+        given[2],
         running,
         momentum=0.1,
         eps=1e-5,

@@ -1,0 +1,9 @@
+"""Reports: from result files to tables (Markdown, LaTeX), figures and one HTML page; reads results and nothing else."""
+
+from __future__ import annotations
+
+from scale_cl.reports.collection import Collection, Gap, Run, collect
+from scale_cl.reports.sections import Row, Section, sections
+from scale_cl.reports.writing import Written, write_report
+
+__all__ = ["Collection", "Gap", "Row", "Run", "Section", "Written", "collect", "sections", "write_report"]

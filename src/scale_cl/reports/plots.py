@@ -1,0 +1,141 @@
+"""Figures fit for a paper, by matplotlib: one column wide, embedded fonts, told apart in black and white as well."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from scale_cl.reports.charts import Chart, Heatmap
+from scale_cl.reports.drawing import log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("pdf", "svg")
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+    *("#56B4E9", "#555555", "#8C564B", "#7B61C9", "#00868B"),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "", "X", "<", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (9, 3)))
+_STYLE: dict[Any, Any] = {
+    "font.family": "serif",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.3,
+    "grid.alpha": 0.5,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "scale-cl",  # the same figure gives the same file
+    "axes.unicode_minus": True,
+}
+_NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+
+
+def plot(chart: Chart) -> dict[str, bytes]:
+    """The chart in every format."""
+    return _saved(lambda figure: _draw(chart, figure), (3.4, 2.4))
+
+
+def plot_heatmap(heatmap: Heatmap) -> dict[str, bytes]:
+    """The heat map in every format."""
+    return _saved(lambda figure: _draw_heatmap(heatmap, figure), (3.2, 2.7))
+
+
+def _draw(chart: Chart, figure: Figure) -> None:
+    axes = figure.subplots()
+    for series in chart.series:
+        colour, dash = COLOURS[series.colour], DASHES[(series.dash + series.level) % len(DASHES)]
+        label = literal(series.label)
+        if series.level:
+            axes.axhline(series.points[0].y, color=colour, linestyle=dash, label=label)
+            continue
+        xs, ys = [p.x for p in series.points], [p.y for p in series.points]
+        if chart.kind == "lines":
+            axes.plot(xs, ys, color=colour, linestyle=dash, marker=MARKERS[series.colour] or "o", label=label)
+            spread = [(p.x, p.y - p.deviation, p.y + p.deviation) for p in series.points if p.deviation is not None]
+            if len(spread) > 1:
+                places, lower, upper = (list(column) for column in zip(*spread, strict=True))
+                axes.fill_between(places, lower, upper, color=colour, alpha=0.15, linewidth=0)
+        else:
+            point = series.points[0]
+            axes.errorbar(
+                xs,
+                ys,
+                yerr=point.deviation,
+                xerr=point.error_x if not chart.log_x else None,
+                color=colour,
+                marker=MARKERS[series.colour] or "o",
+                markersize=4,
+                linestyle="none",
+                elinewidth=0.7,
+                label=label,
+            )
+    if chart.log_x:
+        axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        axes.set_xticks(log_ticks(low, high), [f"{x:g}" for x in log_ticks(low, high)])
+        axes.minorticks_off()
+    if chart.x_ticks:
+        axes.set_xticks([x for x, _ in chart.x_ticks], [text for _, text in chart.x_ticks])
+    axes.set_xlabel(literal(chart.x_label))
+    axes.set_ylabel(literal(chart.y_label))
+    columns = 4 if len(chart.series) > 3 else max(1, len(chart.series))
+    if max(len(series.label) for series in chart.series) > 14:
+        columns = 2
+    figure.legend(loc="outside upper center", ncols=columns, handlelength=2.2, columnspacing=1.0)
+
+
+def _draw_heatmap(heatmap: Heatmap, figure: Figure) -> None:
+    axes = figure.subplots()
+    values = [[float("nan") if v is None else v for v in row] for row in heatmap.values]
+    image = axes.imshow(values, cmap="viridis", vmin=heatmap.low, vmax=heatmap.high)
+    count = len(heatmap.tasks)
+    places = range(0, count, 1 if count <= 10 else -(-count // 10))
+    axes.set_xticks(places, [str(at + 1) for at in places])
+    axes.set_yticks(places, [str(at + 1) for at in places])
+    axes.grid(False)
+    axes.set_xlabel("tested on task")
+    axes.set_ylabel("after learning task")
+    axes.set_title(literal(heatmap.label))
+    figure.colorbar(image, ax=axes, label="accuracy, %")
+
+
+def literal(text: str) -> str:
+    """Text that matplotlib neither sets as mathematics nor hides from a legend."""
+    escaped = text.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+def _saved(fill: Callable[[Figure], None], inches: tuple[float, float]) -> dict[str, bytes]:
+    with _style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=inches, layout="constrained")
+        fill(figure)
+        saved = {}
+        for name in FORMATS:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=name, metadata=_NO_DATE[name])
+            saved[name] = buffer.getvalue()
+        return saved
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in another script is boxes
+        yield

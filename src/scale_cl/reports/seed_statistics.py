@@ -1,0 +1,92 @@
+"""Statistics over seeds: mean, sample deviation, 95 % confidence interval, and paired tests between learners."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+_ROUNDING = 1e-9  # percentage points: differences below it are the floating point's
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Some values, a seed each, and what they say together."""
+
+    values: tuple[float, ...]
+    mean: float
+    deviation: float | None  # of the sample, n - 1; None for one value
+    half_width: float | None  # of the confidence interval of the mean, by Student's t
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The confidence interval of the mean."""
+        return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """One learner against another on the seeds they share: the difference and how likely it is chance."""
+
+    difference: Summary
+    t: float | None  # p values, two-sided; None where the test says nothing
+    wilcoxon: float | None
+
+
+def summarise(values: Sequence[float | None]) -> Summary | None:
+    """Mean and spread; None if a value is missing, for a mean over the others would be another number."""
+    known = tuple(value for value in values if value is not None and math.isfinite(value))
+    if not known or len(known) < len(values):
+        return None
+    mean = statistics.fmean(known)
+    if len(known) == 1:
+        return Summary(known, mean, None, None)
+    deviation = statistics.stdev(known)
+    return Summary(known, mean, deviation, _student(len(known) - 1) * deviation / math.sqrt(len(known)))
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedTest | None:
+    """Compare two learners seed by seed, ours minus theirs; None if they share no seed."""
+    shared = sorted(ours.keys() & theirs.keys())
+    difference = summarise([ours[seed] - theirs[seed] for seed in shared])
+    if difference is None:
+        return None
+    if difference.deviation is None or difference.deviation < _ROUNDING:  # one seed, or the same in all
+        return PairedTest(difference, None, None)
+    from scipy import stats  # comes with scikit-learn
+
+    changes = [0.0 if abs(change) < _ROUNDING else change for change in difference.values]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy remarks on ties and small samples; the report says how many seeds
+        t = float(stats.ttest_1samp(changes, 0.0).pvalue)
+        wilcoxon = float(stats.wilcoxon(changes).pvalue)
+    return PairedTest(difference, _probability(t), _probability(wilcoxon))
+
+
+def smallest_wilcoxon(seeds: int) -> float:
+    """The smallest p value that Wilcoxon's test can give with so many seeds."""
+    return min(1.0, 2.0 ** (1 - seeds))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """P values corrected by Holm's method for having made this many tests; None stays None and does not count."""
+    order = sorted((p, at) for at, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, at) in enumerate(order):
+        largest = max(largest, min(1.0, p * (len(order) - rank)))
+        corrected[at] = largest
+    return corrected
+
+
+def _student(freedom: int) -> float:
+    from scipy import stats
+
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+def _probability(p: float) -> float | None:
+    return p if math.isfinite(p) else None

@@ -1,0 +1,104 @@
+"""Sections and rows: what belongs together is put together, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.reports.made_results import run_result
+
+from scale_cl.reports import Section, collect, sections
+from scale_cl.reports.sections import distinct, slug
+from scale_cl.training.config import resolve
+
+
+def sections_of(directory: Path) -> list[Section]:
+    return sections(collect(directory))
+
+
+def test_streams_and_their_variants_are_sections_of_their_own(tmp_path: Path) -> None:
+    run_result(stream="zoo").write(tmp_path / "1")
+    run_result(stream="pmnist", tasks=20).write(tmp_path / "2")
+    run_result(stream="pmnist", tasks=5).write(tmp_path / "3")
+    run_result(stream="pmnist", tasks=3, part="search").write(tmp_path / "4")
+    made = sections_of(tmp_path)
+    assert [s.title for s in made] == [
+        "pmnist, 20 tasks",
+        "pmnist, 5 tasks",
+        "pmnist, 3 tasks, part=search",
+        "zoo, 4 tasks",
+    ]
+    assert [s.is_the_papers for s in made] == [True, False, False, False]
+    assert len({s.key for s in made}) == 4
+
+
+def test_seeds_of_the_same_settings_are_pooled_from_several_runs(tmp_path: Path) -> None:
+    run_result(seeds=(0, 1)).write(tmp_path / "a")
+    run_result(seeds=(4, 3)).write(tmp_path / "b")
+    (section,) = sections_of(tmp_path)
+    (row,) = section.rows
+    assert [seed.seed for seed in row.seeds] == [0, 1, 3, 4]
+    assert [run.name for run in row.runs] == ["a/result.json", "b/result.json"]
+    assert section.gaps == []
+
+
+def test_a_seed_that_is_there_twice_counts_once_and_is_said(tmp_path: Path) -> None:
+    run_result(seeds=(0, 1)).write(tmp_path / "a")
+    run_result(seeds=(1, 2)).write(tmp_path / "b")
+    (section,) = sections_of(tmp_path)
+    assert [seed.seed for seed in section.rows[0].seeds] == [0, 1, 2]
+    assert [g.reason for g in section.gaps] == ["repeats seed 1 of a/result.json; counted once"]
+
+
+def test_the_same_seed_with_other_accuracies_is_a_row_of_its_own(tmp_path: Path) -> None:
+    run_result(level=90).write(tmp_path / "a")
+    run_result(level=70).write(tmp_path / "b")
+    (section,) = sections_of(tmp_path)
+    assert [row.label for row in section.rows] == ["scale (a/result.json)", "scale (b/result.json)"]
+    assert "other accuracies; a row of its own" in section.gaps[0].reason
+
+
+def test_a_label_says_what_differs_from_the_paper(tmp_path: Path) -> None:
+    changes: tuple[dict[str, Any], ...] = ({}, {"memory": 200}, {"derpp": False}, {"new_trick": 3}, {"new_trick": 0})
+    for at, changed in enumerate(changes):
+        run_result(seeds=(at,), **{"memory": 50, "derpp": True, **changed}).write(tmp_path / str(at))
+    (section,) = sections_of(tmp_path)
+    assert {row.label for row in section.rows} == {
+        "scale",
+        "scale memory=200",
+        "scale derpp=false",
+        "scale new_trick=3",
+    }
+
+
+def test_a_label_of_a_learner_that_is_not_in_the_paper_says_what_varies(tmp_path: Path) -> None:
+    run_result("mine", depth=2, lr=0.1).write(tmp_path / "a")
+    run_result("mine", depth=2, lr=0.2).write(tmp_path / "b")
+    (section,) = sections_of(tmp_path)
+    assert [row.label for row in section.rows] == ["mine lr=0.1", "mine lr=0.2"]
+
+
+@pytest.mark.parametrize("learner", ["gem", "mer", "mir", "er", "ctn", "scale"])
+@pytest.mark.parametrize("stream", ["pmnist", "scifar10", "scifar100", "sminiimagenet", "digits"])
+def test_the_settings_that_learners_start_with_are_the_papers(tmp_path: Path, learner: str, stream: str) -> None:
+    settings: dict[str, Any] = resolve(stream=stream, learner=learner).as_dict()["learner"]
+    del settings["name"]
+    run_result(learner, stream, **settings).write(tmp_path)
+    (section,) = sections_of(tmp_path)
+    assert section.rows[0].differences == {}
+
+
+def test_times_of_several_devices_are_not_averaged(tmp_path: Path) -> None:
+    run_result(seeds=(0,)).write(tmp_path / "a")
+    run_result(seeds=(1,), environment={"device_name": "Other"}).write(tmp_path / "b")
+    (section,) = sections_of(tmp_path)
+    assert section.rows[0].devices == ["Abacus 9", "Other"]
+    assert section.rows[0].summary("seconds_train") is None
+    assert section.rows[0].summary("acc") is not None
+
+
+def test_names_for_files_are_plain_and_distinct() -> None:
+    assert slug("../Etwas <b> & 5%") == "etwas-b-5"
+    assert slug("…") == "x"
+    assert distinct(["a b", "a-b", "A/B", "c"]) == ["a-b", "a-b-2", "a-b-3", "c"]

@@ -1,0 +1,108 @@
+"""Carrying out one run, wherever an engine has put it: train, and leave a result in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scale_cl import files, training
+from scale_cl.errors import OutputInUseError, ResultError
+from scale_cl.experiments.features import train_and_keep_features
+from scale_cl.experiments.finished import ALONE, Finished
+from scale_cl.experiments.identity import identity
+from scale_cl.experiments.planning import PlannedRun, config_of
+from scale_cl.experiments.repeating import arguments
+from scale_cl.results import RunResult
+from scale_cl.training import Observer, keeper, run_file
+from scale_cl.training.environment import describe
+from scale_cl.training.machine import choose_device
+
+_PATIENCE = 10.0  # seconds that the folder of a process which was killed may stay locked
+
+
+def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
+    """A run as plain JSON values, to be sent to another process."""
+    return {
+        "experiment": run.experiment,
+        "config": run.config.as_dict(),
+        "out": str(run.out.absolute()),
+        "folder": str(run.folder.absolute()),
+        "alone": run.alone,
+        "features": run.features,
+        "root": None if root is None else str(root.absolute()),
+    }
+
+
+def carry_out(message: dict[str, Any], observer: Observer | None = None) -> None:
+    """Do the run of a message; when this returns, its folder holds a valid result."""
+    run = PlannedRun(
+        message["experiment"],
+        config_of(message["config"]),
+        Path(message["out"]),
+        Path(message["folder"]),
+        bool(message["alone"]),
+        bool(message["features"]),
+    )
+    root = None if message["root"] is None else Path(message["root"])
+    with _locked(run.folder):
+        if not _done_meanwhile(run):
+            _train(run, root, observer)
+
+
+def _train(run: PlannedRun, root: Path | None, observer: Observer | None) -> None:
+    began = time.perf_counter()
+    if run.features:
+        seeds = train_and_keep_features(run.config, run.folder, root, observer)
+    else:
+        seeds = training.run(run.config, root=root, observer=observer)
+    seconds = time.perf_counter() - began
+    environment = describe(choose_device(run.config.run.device), run.config.run.threads, arguments(run, root))
+    environment |= {ALONE: run.alone, "experiment": run.experiment}
+    try:
+        RunResult(tuple(seeds), environment, seconds).write(run.folder)
+    except OSError as error:
+        raise ResultError(f"the result cannot be written to {run.folder}: {error.strerror or error}") from error
+    run_file.remove(run.folder)  # an interrupted `scale-cl run` of the same folder may have left them
+    keeper.remove_all(run.folder)
+
+
+def _done_meanwhile(run: PlannedRun) -> bool:
+    """Whether another process has done this very run since it was planned."""
+    there = Finished()
+    there.take(run.folder)
+    return set(run.config.seeds) <= set(there.of(identity(run.config.as_dict())))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder; leave no empty one behind when nothing was written."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove_empty, made)
+        stack.enter_context(_lock(folder))
+        yield
+
+
+def _lock(folder: Path) -> contextlib.ExitStack:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        stack = contextlib.ExitStack()
+        try:
+            stack.enter_context(files.lock(folder / ".lock"))
+        except OutputInUseError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        except OSError as error:
+            raise OutputInUseError(f"{folder} cannot be written to: {error.strerror or error}") from None
+        else:
+            return stack
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:  # innermost first
+        with contextlib.suppress(OSError):
+            folder.rmdir()

@@ -1,0 +1,54 @@
+"""The command that repeats one run of an experiment by itself."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from scale_cl.experiments.planning import PlannedRun
+from scale_cl.training.config import Config, resolve
+
+
+def arguments(run: PlannedRun, root: Path | None) -> list[str]:
+    """Arguments of `scale-cl` that do this run: `run`, or `reproduce` where more than a result is wanted of it."""
+    words = _reproduce(run) if run.alone else _run(run)
+    return words if root is None else [*words, "--data", str(root)]
+
+
+def command(run: PlannedRun, root: Path | None) -> str:
+    """The same as a line for a shell."""
+    return shlex.join(["scale-cl", *arguments(run, root)])
+
+
+def _run(run: PlannedRun) -> list[str]:
+    words = ["run", "--stream", run.config.stream.name, "--learner", run.config.learner_name]
+    return [*words, *_settings(run.config), "--out", str(run.folder)]
+
+
+def _reproduce(run: PlannedRun) -> list[str]:
+    """What is done already is skipped, so that naming the stream, learner and seeds is enough."""
+    config = run.config
+    words = ["reproduce", run.experiment, "--streams", config.stream.name, "--learners", config.learner_name]
+    words += ["--seeds", "".join(f"{seed}," for seed in config.seeds)]
+    if config.stream.tasks is not None:
+        words += ["--tasks", str(config.stream.tasks)]
+    if config.run.device != "auto":
+        words += ["--device", config.run.device]
+    return [*words, "--out", str(run.out)]
+
+
+def _settings(config: Config) -> list[str]:
+    """Every setting that is not what a plain run would take."""
+    usual = resolve(stream=config.stream.name, learner=config.learner_name).as_dict()
+    words = []
+    for section, values in config.as_dict().items():
+        for name, value in values.items():
+            if value != usual[section][name]:
+                words += ["--set", f"{section}.{name}={_text(value)}"]
+    return words
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(_text(member) for member in value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,178 @@
+"""`scale-cl reproduce`, for real, on a few tasks of digits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.experiments.processes import children, waited_for
+
+from scale_cl import results, training
+from scale_cl.training.config import resolve
+
+DIGITS = ("--streams", "digits", "--tasks", "2", "--device", "cpu")
+
+
+def matrices(directory: Path) -> dict[str, Any]:
+    found = {}
+    for path in sorted(directory.rglob("result.json")):
+        found[str(path.parent.relative_to(directory))] = [seed.matrix for seed in results.read(path).seeds]
+    return found
+
+
+def expected(learner: str, seed: int) -> Any:
+    options = {"run.seed": seed, "stream.tasks": 2, "run.device": "cpu"}
+    return [training.run(resolve(stream="digits", learner=learner, options=options))[0].matrix]
+
+
+def test_a_table_is_made_once_and_then_found(command: Callable[..., Any]) -> None:
+    asked = ("reproduce", "main", *DIGITS, "--learners", "er,finetune", "--seeds", "2", "--out", "o")
+    finished = command(*asked)
+    assert finished.code == 0
+    assert "4 runs to do" in finished.err
+    assert "[4/4] " in finished.err
+    head, *rows = finished.out.splitlines()[1:]
+    assert head.split() == ["stream", "learner", "ACC", "FM", "seconds", "seeds"]
+    assert [row.split()[:2] for row in rows] == [["digits", "er"], ["digits", "finetune"]]
+    made = matrices(Path("o"))
+    assert made == {f"main/digits-2-tasks/{n}/seed-{s}": expected(n, s) for n in ("er", "finetune") for s in (0, 1)}
+    again = command(*asked)
+    assert (again.code, again.out) == (0, finished.out)
+    assert "0 runs to do" in again.err
+    assert "4 seeds done already" in again.err
+    more = command(*asked, "--dry-run", "--seeds", "0,7")
+    assert "2 runs to do" in more.out
+
+
+def test_killed_and_started_again_it_finishes_with_the_same_matrices(command: Callable[..., Any]) -> None:
+    asked = ("reproduce", "main", *DIGITS, "--learners", "finetune,er", "--seeds", "2", "--slots", "1", "--out", "o")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scale_cl", *asked], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    waited_for(lambda: list(Path("o").rglob("er/seed-0/.lock")))
+    workers = children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(workers) == 1
+    waited_for(lambda: not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers))
+    done = matrices(Path("o"))
+    assert 0 < len(done) < 4
+    assert command(*asked).code == 0
+    made = matrices(Path("o"))
+    assert len(made) == 4
+    assert made == {f"main/digits-2-tasks/{n}/seed-{s}": expected(n, s) for n in ("er", "finetune") for s in (0, 1)}
+    assert not [path for path in Path("o").rglob("*") if path.name.startswith(".")]
+
+
+def test_a_failure_stops_nobody_and_is_told_with_the_command_that_repeats_it(command: Callable[..., Any]) -> None:
+    finished = command(
+        *("reproduce", "main", "--streams", "pmnist,digits", "--learners", "finetune", "--seeds", "1", "--tasks", "1"),
+        *("--out", "o", "--device", "cpu", "--slots", "1"),
+    )
+    assert finished.code == 1
+    assert list(matrices(Path("o"))) == ["main/digits-1-tasks/finetune/seed-0"]
+    *_, head, told, repeat = finished.err.splitlines()
+    assert head == "1 run failed:"
+    assert told.startswith("  finetune on pmnist, seed 0: ")
+    assert "scale-cl data get" in told or "MNIST" in told or "mnist" in told
+    assert repeat.strip().startswith("scale-cl run --stream pmnist --learner finetune ")
+    assert "Traceback" not in finished.err
+    row = next(line for line in finished.out.splitlines() if line.startswith("pmnist"))
+    assert row.split() == ["pmnist", "finetune", "-", "-", "-", "0", "of", "1"]
+    repeated = command(*repeat.split()[1:])
+    assert repeated.code == 2
+    assert told.partition(": ")[2] in repeated.err
+
+
+def test_search_writes_a_config_that_run_takes(command: Callable[..., Any]) -> None:
+    finished = command(
+        *("reproduce", "search", *DIGITS, "--learners", "finetune", "--grid", "lr=0.0001,0.1", "--out", "o")
+    )
+    assert finished.code == 0
+    assert "best on digits, 2 of 2 points: ACC " in finished.out
+    assert json.loads(Path("o/search/digits-finetune.json").read_text())["best"] == {"lr": 0.1}
+    (found,) = [results.read(p) for p in Path("o").rglob("*lr=0.1/seed-0/result.json")]
+    assert found.seeds[0].config["stream"]["part"] == "search"
+    assert command("run", "--config", "o/search/digits-finetune.yaml", "--tasks", "1", "-q", "--out", "best").code == 0
+    config = results.read(Path("best")).seeds[0].config
+    assert (config["learner"]["lr"], config["stream"]["part"]) == (0.1, "continual")
+
+
+def test_claims_and_times_are_measured_alone(command: Callable[..., Any]) -> None:
+    assert command("reproduce", "time", *DIGITS, "--learners", "finetune", "--seeds", "1", "--out", "o").code == 0
+    assert results.read(Path("o/time/digits-2-tasks/finetune/seed-0")).environment["alone"] is True
+    finished = command("reproduce", "claims", *DIGITS, "--out", "o")
+    assert finished.code == 0
+    assert "digits: the adversary takes " in finished.out
+    content = json.loads(Path("o/claims/digits.json").read_text())
+    assert {row["learner"]: row["growth"] for row in content["parameters"]}["scale"] > 0
+    assert set(content["alignment"]) == {"scale", "scale adversary=false"}
+    assert content["alignment"]["scale"]["chance"] == 50
+    assert Path("o/claims/digits-features.png").read_bytes().startswith(b"\x89PNG")
+    assert content["adversary_cost"]["with"][0] > 0
+
+
+def test_an_interruption_is_told_and_has_an_exit_code_of_its_own(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **keywords: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scale_cl.experiments.local.LocalEngine.execute", interrupted)
+    finished = command("reproduce", "main", *DIGITS, "--out", "o")
+    assert (finished.code, finished.out) == (130, "")
+    assert finished.err.endswith("stopped; what has finished is kept, and the same command goes on\n")
+
+
+@pytest.mark.parametrize("name", ["main", "memory", "ablation", "sensitivity", "time", "search", "claims", "all"])
+def test_a_plan_is_shown_for_every_experiment_and_touches_nothing(command: Callable[..., Any], name: str) -> None:
+    finished = command("reproduce", name, *DIGITS, "--seeds", "2", "--dry-run")
+    assert (finished.code, finished.err) == (0, "")
+    assert finished.out.split()[:8] == ["experiment", "stream", "learner", "seeds", "done", "to", "run", "steps"]
+    assert " to do, up to " in finished.out
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["everything"], "unknown experiment 'everything'; known are main, memory"),
+        (["main", "--engine", "rey"], "unknown engine 'rey'"),
+        (["main", "--streams", "digit"], "unknown stream 'digit'; did you mean 'digits'?"),
+        (["main", "--learners", ","], "--learners ',' names none"),
+        (["main", "--seeds", "many"], "--seeds: 'many' is neither a number of seeds"),
+        (["main", "--seeds", "0"], "--seeds: '0' is neither a number of seeds"),
+        (["main", "--device", "gpu"], "run.device: 'gpu' is not one of auto, cpu"),
+        (["main", "--grid", "lr=1"], "--grid is for `reproduce search`, not for 'main'"),
+        (["search", "--grid", "iner_lr=1"], "unknown setting 'learner.iner_lr'; did you mean 'inner_lr'?"),
+        (["search", "--streams", "digits", "--learners", "er"], "unknown setting 'learner.lambda1'"),
+        (["main", "--out", "file"], "file is a file; --out names a directory"),
+    ],
+)
+def test_bad_input_is_one_line_and_starts_nothing(
+    command: Callable[..., Any], arguments: list[str], message: str
+) -> None:
+    Path("file").write_text("mine")
+    finished = command("reproduce", *arguments)
+    assert (finished.code, finished.out) == (2, "")
+    assert finished.err.startswith(f"scale-cl: error: {message}")
+    assert finished.err.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["file"]
+
+
+def test_help_does_not_import_torch() -> None:
+    script = (
+        "import sys\nfrom scale_cl.cli.main import main\nsys.argv = ['scale-cl', 'reproduce', '--help']\n"
+        "try:\n    main()\n"
+        "finally:\n    print({'torch', 'sklearn', 'matplotlib'} & set(sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "set()"
+    assert "--dry-run" in done.stdout

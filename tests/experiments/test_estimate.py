@@ -1,0 +1,30 @@
+"""Estimates: steps are exact, seconds are there for every learner."""
+
+from __future__ import annotations
+
+import pytest
+from tests.experiments.small_runs import config
+from tests.training.watcher import Watcher
+
+from scale_cl import training
+from scale_cl.experiments import estimate
+from scale_cl.learners import catalog
+from scale_cl.training.config import resolve
+
+
+@pytest.mark.parametrize("learner", ["finetune", "joint"])
+def test_steps_are_those_that_training_makes(learner: str) -> None:
+    watcher = Watcher()
+    options = {"run.batch_size": 300, "stream.tasks": 2, "run.device": "cpu"}
+    short = resolve(stream="digits", learner=learner, options=options)
+    training.run(short, observer=watcher)
+    assert watcher.told[0][-1] == estimate.steps(short)
+    assert estimate.steps(config(tasks=3)) == 300
+
+
+@pytest.mark.parametrize("stream", ["digits", "pmnist", "scifar10", "scifar100", "sminiimagenet"])
+def test_every_learner_has_a_time_on_every_stream(stream: str) -> None:
+    for learner in catalog.names():
+        plain = resolve(stream=stream, learner=learner)
+        assert estimate.seconds(plain, gpu=False) > 0
+        assert estimate.seconds(plain, gpu=True) > 0

@@ -1,0 +1,126 @@
+"""Plans: what is asked for, less what is there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.experiments.small_runs import made_up
+
+from scale_cl.errors import ConfigError
+from scale_cl.experiments.definitions import EXPERIMENTS, chosen
+from scale_cl.experiments.planning import Plan, Request, groups, plan
+
+
+def planned(name: str, request: Request, *, gpu: bool = False) -> Plan:
+    return plan(chosen(name), request, gpu=gpu)
+
+
+def digits(out: Path, **changes: object) -> Request:
+    return replace(Request(out, streams=("digits",), learners=("er",), seeds=(0, 1), tasks=2), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_experiment_can_be_planned_on_digits(name: str, tmp_path: Path) -> None:
+    made = planned(name, Request(tmp_path, streams=("digits",), seeds=(0,)))
+    experiment = EXPERIMENTS[name]
+    assert len(made.runs) == len(experiment.learners) * len(experiment.cases) + len(experiment.bounds)
+    assert len({run.folder for run in made.runs}) == len(made.runs)
+    assert all(run.config.stream.part == experiment.part for run in made.runs)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_a_seed_on_a_cpu_and_a_row_of_seeds_on_a_gpu(tmp_path: Path) -> None:
+    request = digits(tmp_path, seeds=(0, 1, 2, 5))
+    assert [run.config.seeds for run in planned("main", request).runs] == [[0], [1], [2], [5]]
+    assert [run.config.seeds for run in planned("main", request, gpu=True).runs] == [[0, 1, 2], [5]]
+    assert [run.folder.name for run in planned("main", request, gpu=True).runs] == ["seeds-0-2", "seed-5"]
+    assert [run.config.seeds for run in planned("time", request, gpu=True).runs] == [[0], [1], [2], [5]]
+    assert groups([], together=True) == []
+
+
+def test_what_is_done_is_skipped_wherever_it_lies_below_out(tmp_path: Path) -> None:
+    first, second = planned("main", digits(tmp_path)).runs
+    made_up(replace(first, folder=tmp_path / "by" / "hand"))
+    again = planned("main", digits(tmp_path))
+    assert again.runs == [second]
+    assert list(again.cells[0].done) == [0]
+    assert planned("main", digits(tmp_path, seeds=(0, 1, 2))).runs[0].config.seeds == [1]
+
+
+def test_machine_settings_do_not_make_another_run_but_settings_that_change_numbers_do(tmp_path: Path) -> None:
+    for run in planned("main", digits(tmp_path)).runs:
+        made_up(run)
+    assert planned("main", digits(tmp_path, device="cpu")).runs == []
+    for changes in ({"threads": 2}, {"assignments": ("lr=0.5",)}, {"assignments": ("run.batch_size=20",)}):
+        (first, _) = planned("main", digits(tmp_path, **changes)).runs
+        assert first.folder.name == "seed-0-2"  # the other result stays
+    assert len(planned("main", digits(tmp_path, tasks=1)).runs) == 2
+
+
+def test_a_half_written_or_damaged_folder_is_redone_in_place_and_a_newer_one_left_alone(tmp_path: Path) -> None:
+    first, second = planned("main", digits(tmp_path)).runs
+    made_up(first)
+    result = first.folder / "result.json"
+    content = result.read_text()
+    result.write_text(content[:200])
+    (second.folder / "seeds").mkdir(parents=True)
+    assert planned("main", digits(tmp_path)).runs == [first, second]
+    result.write_text(json.dumps({**json.loads(content), "schema": 99}))
+    assert planned("main", digits(tmp_path)).runs[0].folder == first.folder.with_name("seed-0-2")
+    result.write_text('["not", "ours"]')
+    assert planned("main", digits(tmp_path)).runs == [first, second]
+
+
+def test_times_are_taken_anew_and_do_not_serve_other_experiments(tmp_path: Path) -> None:
+    for run in planned("main", digits(tmp_path)).runs:
+        made_up(run)
+    timed = planned("time", digits(tmp_path)).runs
+    assert len(timed) == 2
+    assert all(run.alone and run.folder.is_relative_to(tmp_path / "time") for run in timed)
+    for run in timed:
+        made_up(run, alone=True)
+    assert planned("time", digits(tmp_path)).runs == []
+    assert len(planned("time", digits(tmp_path), gpu=True).runs) == 2  # another device
+    assert len(planned("main", digits(tmp_path, learners=("er", "mir"))).runs) == 2
+
+
+def test_experiments_planned_together_share_runs(tmp_path: Path) -> None:
+    request = Request(tmp_path, streams=("digits",), learners=("scale",), seeds=(0,), strict=False)
+    made = planned("all", request)
+    names = [run.folder.relative_to(tmp_path).as_posix() for run in made.runs]
+    assert names[0] == "main/digits/scale/seed-0"
+    assert "memory/digits/scale-memory=50/seed-0" not in names
+    assert "memory/digits/scale-memory=100/seed-0" in names
+    assert "ablation/digits/scale/seed-0" not in names
+    assert sum(len(cell.elsewhere) for cell in made.cells) == 3  # memory, ablation, sensitivity
+
+
+def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'learner.adversary'"):
+        planned("ablation", digits(tmp_path))
+    with pytest.raises(ConfigError, match="scifar10 has no tasks kept for search"):
+        planned("search", Request(tmp_path, streams=("scifar10",)))
+    with pytest.raises(ConfigError, match="tasks is 11; the continual part of digits has 10"):
+        planned("main", digits(tmp_path, tasks=11))
+    with pytest.raises(ConfigError, match="unknown stream 'digit'; did you mean 'digits'"):
+        planned("main", digits(tmp_path, streams=("digit",)))
+    with pytest.raises(ConfigError, match="unknown learner 'scal'; did you mean 'scale'"):
+        planned("main", digits(tmp_path, learners=("scal",)))
+    lenient = planned("all", digits(tmp_path, strict=False))
+    assert {cell.experiment for cell in lenient.cells} == {"main", "memory", "time"}
+    with pytest.raises(ConfigError, match="nothing to do"):
+        plan(chosen("ablation"), digits(tmp_path, strict=False), gpu=False)
+
+
+def test_joint_training_is_a_bound_that_has_no_memory_to_vary(tmp_path: Path) -> None:
+    cells = planned("memory", digits(tmp_path, learners=("mer", "joint"))).cells
+    assert [cell.name for cell in cells] == [
+        "mer memory=50",
+        "mer memory=100",
+        "mer memory=150",
+        "mer memory=200",
+        "joint",
+    ]

@@ -1,11 +1,13 @@
 """Streams of tasks: the named ones of the catalog, and builders for anybody's data.
 
 `load("digits")` needs no download; `load(name, root=...)` reads what is in the data root; `permuted`, `split`,
-`from_arrays` and `from_folder` make streams of other data.
+`from_arrays`, `from_folder`, `from_manifest` and `from_dataset` make streams of other data.
 """
 
 from scale_cl.streams.builders.own_arrays import from_arrays
+from scale_cl.streams.builders.own_datasets import from_dataset
 from scale_cl.streams.builders.own_folder import from_folder
+from scale_cl.streams.builders.own_manifest import from_manifest
 from scale_cl.streams.builders.permuting import permuted
 from scale_cl.streams.builders.splitting import split
 from scale_cl.streams.catalog import build, describe, load, load_arrays, names
@@ -22,7 +24,9 @@ __all__ = [
     "data_root",
     "describe",
     "from_arrays",
+    "from_dataset",
     "from_folder",
+    "from_manifest",
     "load",
     "load_arrays",
     "names",

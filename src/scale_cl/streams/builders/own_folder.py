@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from scale_cl.errors import DataError, StreamError
-from scale_cl.streams.builders.own_arrays import from_arrays
-from scale_cl.streams.draws import generator
-from scale_cl.streams.images import image_files, read_images, size_of
+from scale_cl.streams.builders.own_images import ListedTask, Listing, Size, check_choices, stream_of
+from scale_cl.streams.builders.own_images import held_out as with_held_out
+from scale_cl.streams.images import image_files
 from scale_cl.streams.progress import Progress
 from scale_cl.streams.stream import Scenario, Stream
-
-Listing = list[tuple[Path, str]]  # image file, class
-
-
-@dataclass(frozen=True)
-class _Listed:
-    name: str
-    train: Listing
-    test: Listing
 
 
 def from_folder(
     path: str | os.PathLike[str],
     *,
     scenario: Scenario = "task",
-    size: int | tuple[int, int] | None = None,
+    size: Size = None,
     channels: int = 3,
     held_out: float = 0.2,
     shuffle: bool = True,
@@ -52,43 +42,27 @@ def from_folder(
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give one that holds a folder for each task")
-    if not 0 < held_out < 1:
-        raise StreamError(f"held_out is {held_out}; it must be between 0 and 1")
-    if channels not in (1, 3):
-        raise StreamError(f"channels is {channels}; it must be 1 or 3")
+    check_choices(held_out, channels)
     tasks = [_listed(task, k, seed, held_out) for k, task in enumerate(_subfolders(folder))]
     if not tasks:
         raise StreamError(f"{folder} holds no folders; give one for each task")
-    files = [file for task in tasks for file, _ in (*task.train, *task.test)]
-    pixels = read_images(files, _size(size, files[0]), channels=channels, resize=size is not None, progress=progress)
-    groups, start = [], 0
-    for task in tasks:
-        middle, end = start + len(task.train), start + len(task.train) + len(task.test)
-        y_train, y_test = ([label for _, label in part] for part in (task.train, task.test))
-        groups.append((pixels[start:middle], y_train, pixels[middle:end], y_test))
-        start = end
-    names = [task.name for task in tasks]
-    called = name or folder.resolve().name
-    return from_arrays(groups, scenario=scenario, names=names, layout="NCHW", shuffle=shuffle, seed=seed, name=called)
+    return stream_of(
+        tasks,
+        scenario=scenario,
+        size=size,
+        channels=channels,
+        shuffle=shuffle,
+        seed=seed,
+        name=name or folder.resolve().name,
+        progress=progress,
+    )
 
 
-def _listed(task: Path, number: int, seed: int, held_out: float) -> _Listed:
+def _listed(task: Path, number: int, seed: int, share: float) -> ListedTask:
     """The files of a task, by its own split or one drawn by `seed`."""
     if (task / "train").is_dir() and (task / "test").is_dir():
-        return _Listed(task.name, _classes(task / "train"), _classes(task / "test"))
-    draw = generator(seed, number, "held out")
-    train: Listing = []
-    test: Listing = []
-    listing = _classes(task)
-    for label in sorted({label for _, label in listing}):
-        files = [entry for entry in listing if entry[1] == label]
-        if len(files) < 2:
-            raise StreamError(f"class {label!r} of task {task.name!r} has one image; two are needed, one to test with")
-        kept = min(max(1, round(held_out * len(files))), len(files) - 1)
-        chosen = set(draw.permutation(len(files))[:kept].tolist())
-        test += [entry for i, entry in enumerate(files) if i in chosen]
-        train += [entry for i, entry in enumerate(files) if i not in chosen]
-    return _Listed(task.name, train, test)
+        return ListedTask(task.name, _classes(task / "train"), _classes(task / "test"))
+    return with_held_out(task.name, number, _classes(task), share=share, seed=seed)
 
 
 def _classes(folder: Path) -> Listing:
@@ -112,12 +86,3 @@ def _subfolders(folder: Path) -> list[Path]:
 def _as_counted(name: str) -> list[tuple[int, str]]:
     """Sort key by which task2 comes before task10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _size(size: int | tuple[int, int] | None, first: Path) -> tuple[int, int]:
-    if size is None:
-        return size_of(first)
-    height, width = (size, size) if isinstance(size, int) else size
-    if not (1 <= height <= 4096 and 1 <= width <= 4096):
-        raise StreamError(f"size is {size}; height and width must be from 1 to 4096")
-    return height, width

@@ -1,0 +1,79 @@
+"""SCALE as a scikit-learn classifier, its main settings as parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scale_cl.estimator.classifier import ContinualClassifier
+from scale_cl.estimator.samples import Layout
+from scale_cl.nets.wrapped import AnyBackbone
+
+_OWN = ("inner_lr", "outer_lr", "memory", "replay", "weight_average")
+
+
+class ScaleClassifier(ContinualClassifier):
+    """A classifier for tasks that arrive one after another, by SCALE.
+
+    Parameters:
+        inner_lr: learning rate of the trunk and the heads; None for what suits the inputs.
+        outer_lr: learning rate of the parameter generator; None for what suits the inputs.
+        memory: samples kept of each task.
+        replay: samples replayed with each batch.
+        weight_average: decay of the weight average that predicts; 0 for none.
+        settings: further settings of SCALE by name; `scale-cl show scale` explains them.
+        others: as those of `ContinualClassifier`.
+
+    Examples:
+        >>> from sklearn.datasets import load_digits
+        >>> from scale_cl import ScaleClassifier
+        >>> X, y = load_digits(return_X_y=True)
+        >>> model = ScaleClassifier()
+        >>> for task in range(5):  # tasks of two digits each, seen once
+        ...     rows = y // 2 == task
+        ...     model = model.partial_fit(X[rows], y[rows], task=f"digits {2 * task} and {2 * task + 1}")
+        >>> rows = y // 2 == 0
+        >>> bool(model.score(X[rows], y[rows], task="digits 0 and 1") > 0.9)
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        inner_lr: float | None = None,
+        outer_lr: float | None = None,
+        memory: int = 50,
+        replay: int = 64,
+        weight_average: float = 0.0,
+        settings: dict[str, object] | None = None,
+        scenario: str = "task",
+        batch_size: int = 10,
+        epochs: int = 10,
+        standardise: bool | str = "auto",
+        layout: Layout = "auto",
+        pixel_max: float = 255.0,
+        backbone: AnyBackbone | None = None,
+        device: str = "cpu",
+        random_state: Any = 0,
+    ) -> None:
+        self.inner_lr = inner_lr
+        self.outer_lr = outer_lr
+        self.memory = memory
+        self.replay = replay
+        self.weight_average = weight_average
+        self.settings = settings
+        self.scenario = scenario
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.standardise = standardise
+        self.layout = layout
+        self.pixel_max = pixel_max
+        self.backbone = backbone
+        self.device = device
+        self.random_state = random_state
+
+    def _learner_name(self) -> str:
+        return "scale"
+
+    def _learner_settings(self) -> dict[str, object]:
+        chosen = {name: getattr(self, name) for name in _OWN}
+        return {name: value for name, value in chosen.items() if value is not None} | super()._learner_settings()

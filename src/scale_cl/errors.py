@@ -41,3 +41,11 @@ class ResultError(ScaleClError, ValueError):
 
 class CheckpointError(ScaleClError, ValueError):
     """A checkpoint is missing, damaged, foreign or of a newer version."""
+
+
+class DivergenceError(ScaleClError, ArithmeticError):
+    """A loss or a gradient is not a finite number any more."""
+
+
+class Interrupted(ScaleClError):
+    """The run was asked to stop and has saved its state; the command line exits with 75."""

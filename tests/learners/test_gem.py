@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import optimize  # type: ignore[import-untyped]
+from scipy import optimize
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels, put
 from tests.learners.tiny import batch, teach
 from torch import Tensor

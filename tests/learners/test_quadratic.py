@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize  # type: ignore[import-untyped]
+from scipy import optimize
 from torch import Tensor
 
 from scale_cl.learners.quadratic import least_at_or_above, most_pivots, nonnegative_least

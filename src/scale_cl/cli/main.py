@@ -9,14 +9,21 @@ from typing import Annotated
 import typer
 
 import scale_cl
+from scale_cl.cli.bench import bench
 from scale_cl.cli.catalog import list_app
+from scale_cl.cli.compare import compare
 from scale_cl.cli.data import app as data_app
 from scale_cl.cli.demo import demo
+from scale_cl.cli.memory import app as memory_app
+from scale_cl.cli.report import report
+from scale_cl.cli.reproduce import reproduce
+from scale_cl.cli.resume import resume
 from scale_cl.cli.run import run
 from scale_cl.cli.show import show
-from scale_cl.errors import ScaleClError
+from scale_cl.errors import Interrupted, ScaleClError
 
 USAGE_ERROR = 2
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same can be gone on with later
 
 app = typer.Typer(
     name="scale-cl",
@@ -27,10 +34,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(resume)
+app.command()(reproduce)
 app.command()(show)
 app.command()(demo)
+app.command()(bench)
+app.command()(report)
+app.command()(compare)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
+app.add_typer(memory_app, name="memory")
 
 
 def _print_version(asked: bool) -> None:
@@ -49,12 +62,15 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit code 2."""
+    """Run the command line; an error of ours is one line on stderr and exit code 2, a stopped run 75."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a ± must not end a run on a terminal that has none
     try:
         app()
+    except Interrupted as stopped:
+        print(f"scale-cl: {stopped}", file=sys.stderr)
+        sys.exit(STOPPED)
     except ScaleClError as error:
         print(f"scale-cl: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(USAGE_ERROR)

@@ -30,6 +30,11 @@ def check_free(directory: Path, *, force: bool) -> None:
         raise OutputInUseError(f"{directory} is a file; --out names a directory")
     if (directory / RESULT_NAME).exists() and not force:
         raise OutputInUseError(f"{directory} holds a result already; choose another --out, or --force to replace it")
+    if (directory / "run.json").exists() and not force:
+        raise OutputInUseError(
+            f"{directory} holds a run that is not finished; `scale-cl resume {directory}` goes on with it, "
+            "--force begins anew"
+        )
 
 
 @contextlib.contextmanager

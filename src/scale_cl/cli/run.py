@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +16,15 @@ from scale_cl.cli import progress
 
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
+    from scale_cl.training import Saving
     from scale_cl.training.config import Config
+    from scale_cl.training.run_file import Asked
 
 
 def run(
-    stream: Annotated[str | None, typer.Option(help="Stream to learn; digits if not given.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Stream to learn, or folder:PATH or csv:FILE; digits if not given.")
+    ] = None,
     learner: Annotated[str | None, typer.Option(help="Method; scale if not given.")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Number of seeds.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="First seed.")] = None,
@@ -36,6 +42,9 @@ def run(
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="One setting; may be repeated.")
     ] = None,
     threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads of a process.")] = None,
+    on_divergence: Annotated[
+        str | None, typer.Option(metavar="stop|skip", help="When a loss or gradient is not finite.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing line.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings in force and stop.")] = False,
@@ -47,12 +56,14 @@ def run(
     from scale_cl.cli.config_text import config_text
     from scale_cl.cli.output import check_free, claimed, new_directory
     from scale_cl.training.config import resolve
+    from scale_cl.training.run_file import Asked
 
     options = {
         "run.seeds": seeds,
         "run.seed": seed,
         "run.device": device,
         "run.threads": threads,
+        "run.on_divergence": on_divergence,
         "stream.tasks": tasks,
         "learner.memory": memory,
     }
@@ -63,7 +74,7 @@ def run(
         options={name: value for name, value in options.items() if value is not None},
         assignments=assignments or (),
     )
-    directory = out or new_directory(f"{resolved.learner_name}-{resolved.stream.name}")
+    directory = out or new_directory(f"{resolved.learner_name}-{resolved.stream.short_name}")
     if dry_run:
         check_free(directory, force=force)
         many = "seed" if len(resolved.seeds) == 1 else "seeds"
@@ -72,32 +83,74 @@ def run(
         typer.echo(config_text(resolved))
         return
     with claimed(directory, force=force):
-        result = trained(resolved, root=data, quiet=quiet)
-        written = _written(result, directory)
+        result = trained_and_written(Asked(resolved, data, sys.argv[1:]), directory, quiet=quiet)
+    close(result, directory, quiet=quiet)
+
+
+def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
+    """Say where the result is, and what it is in a line."""
+    from scale_cl.results import RESULT_NAME
+
     if not quiet:
-        typer.echo(f"wrote {written}", err=True)
+        typer.echo(f"wrote {directory / RESULT_NAME}", err=True)
     typer.echo(result.line())
 
 
-def trained(config: Config, *, root: Path | None, quiet: bool) -> RunResult:
+def trained_and_written(asked: Asked, directory: Path, *, quiet: bool, resume: bool = False) -> RunResult:
+    """Do in `directory`, which is claimed, what was asked, with checkpoints; nothing but the result is left."""
+    from scale_cl.training import Saving, checkpoint, keeper, run_file
+
+    if not resume:
+        keeper.remove_all(directory)
+        _must_write(lambda: run_file.write(directory, asked), directory)
+    earlier = keeper.seconds_spent(directory, asked.config.seeds) if resume else 0.0
+    try:
+        result = trained(asked.config, root=asked.root, quiet=quiet, saving=Saving(directory, resume), asked=asked)
+        result = replace(result, seconds_wall=result.seconds_wall + earlier)
+        _must_write(lambda: result.write(directory), directory)
+    except BaseException:
+        if not resume and not keeper.remove_unless_any(directory):
+            run_file.remove(directory)
+        raise
+    run_file.remove(directory)  # before the checkpoints: what has a note and no checkpoint would begin anew
+    if asked.config.run.keep_state:
+        for seed in asked.config.seeds:
+            checkpoint.keep_newest(keeper.seed_folder(directory, seed), 1)
+    else:
+        keeper.remove_all(directory)
+    return result
+
+
+def trained(
+    config: Config,
+    *,
+    root: Path | None,
+    quiet: bool,
+    saving: Saving | None = None,
+    asked: Asked | None = None,
+) -> RunResult:
     """Run a config with progress for a person."""
     from scale_cl import training
     from scale_cl.results import RunResult
+    from scale_cl.training import interruption
     from scale_cl.training.environment import describe
     from scale_cl.training.machine import choose_device
 
     began = time.perf_counter()
-    with contextlib.closing(progress.for_person(quiet=quiet)) as observer:
-        results = training.run(config, root=root, observer=observer)
+    with contextlib.ExitStack() as stack:
+        stop = None if saving is None else stack.enter_context(interruption.watched())
+        observer = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet)))
+        results = training.run(config, root=root, observer=observer, saving=saving, stop=stop)
     seconds = time.perf_counter() - began
-    made_with = describe(choose_device(config.run.device), config.run.threads, sys.argv[1:])
+    arguments = sys.argv[1:] if asked is None else asked.arguments
+    made_with = describe(choose_device(config.run.device), config.run.threads, arguments)
     return RunResult(tuple(results), made_with, seconds)
 
 
-def _written(result: RunResult, directory: Path) -> Path:
+def _must_write(write: Callable[[], object], directory: Path) -> None:
     from scale_cl.errors import ResultError
 
     try:
-        return result.write(directory)
+        write()
     except OSError as error:
-        raise ResultError(f"the result cannot be written to {directory}: {error.strerror}") from error
+        raise ResultError(f"the result cannot be written to {directory}: {error.strerror or error}") from error

@@ -106,7 +106,8 @@ class Acl(Learner):
             torch._foreach_add_(parameters, gradients, alpha=-c.discriminator_lr)
 
     def _trained_parameters(self) -> list[Tensor]:
-        return [*self.net.backbone.parameters(), *self._head, *self._private]
+        trunk = [p for p in self.net.backbone.parameters() if p.requires_grad]
+        return [*trunk, *self._head, *self._private]
 
     # ---- tasks and state ---------------------------------------------------------------------------------------------
 
@@ -136,6 +137,7 @@ class Acl(Learner):
         self._head = [row[: self._classes[task]].detach().requires_grad_() for row in rows]
         self._private = self.net.private.own(task)
         self._step.drop()  # recordings of the last task train its rows
+        self._guard.drop()
 
     def _new_discriminator(self, outputs: int) -> nn.Sequential:
         """From features to noise (0) or the task they come from (its number + 1)."""
@@ -149,6 +151,10 @@ class Acl(Learner):
         first, second, last = layers
         return nn.Sequential(first, nn.LeakyReLU(), second, last).to(self._base[0])
 
+    def _learned(self) -> list[Tensor]:
+        discriminator = [] if self.discriminator is None else self.discriminator.parameters()
+        return [*super()._learned(), *discriminator, *self._momentum]
+
     def state_dict(self) -> State:
         """Everything, momentum and discriminator included."""
         state = super().state_dict()
@@ -160,9 +166,9 @@ class Acl(Learner):
         state["tensors"] |= {f"momentum.{i}": plain_copy(t) for i, t in enumerate(self._momentum)}
         return state
 
-    def load_state_dict(self, state: State) -> None:
-        """As `Learner.load_state_dict`, with momentum and discriminator."""
-        super().load_state_dict(state)
+    def _take_state(self, state: State) -> None:
+        """As `Learner`, with momentum and discriminator."""
+        super()._take_state(state)
         tensors, trained = state["tensors"], state["meta"].get("trained")
         self._trained = None if trained is None else [int(n) for n in trained]
         self.discriminator, self._momentum = None, []

@@ -6,9 +6,10 @@ A method is one file: a config (its settings), `_update` (its step, device work 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
@@ -16,14 +17,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from scale_cl.capture import Captured
-from scale_cl.errors import CheckpointError, InputError, ScaleClError, UnknownTaskError
+from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError, UnknownTaskError
+from scale_cl.learners.guard import Finding, Guard, OnDivergence
+from scale_cl.learners.stored_state import check_memories, check_plain_values, check_taken
 from scale_cl.learners.traits import Traits
-from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, ParameterGenerator, ReducedResNet18
+from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, OwnBackbone, ParameterGenerator, ReducedResNet18
 from scale_cl.nets.film import FilmForm
 from scale_cl.nets.inputs import Augmentation
 from scale_cl.nets.norm import BatchNorm
+from scale_cl.nets.wrapped import AnyBackbone
 from scale_cl.settings import Settings, setting
 from scale_cl.streams import InputSpec, TaskInfo
+
+_log = logging.getLogger("scale_cl")
 
 StepStats = dict[str, Tensor]
 """Loss terms of a step as device tensors; the next step may overwrite them."""
@@ -48,6 +54,7 @@ class Compute:
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     channels_last: bool = True
     capture: bool = True
+    on_divergence: OnDivergence = "stop"
 
 
 @dataclass(frozen=True)
@@ -80,9 +87,14 @@ class Learner:
         seed: int = 0,
         device: torch.device | str = "cpu",
         compute: Compute | None = None,
+        backbone: AnyBackbone | None = None,
     ) -> None:
-        """A learner for inputs as `spec` says; `seed` decides its weights and its draws."""
+        """A learner for inputs as `spec` says; `seed` decides its weights and its draws.
+
+        A `backbone` of your own, which returns features, takes the place of the one that the config names.
+        """
         self.spec, self.seed = spec, seed
+        self._own_backbone = None if backbone is None else OwnBackbone.of(backbone)
         self.name = self.name or type(self).__name__.lower()
         self.config = self.config_class() if config is None else config
         self.compute = Compute() if compute is None else compute
@@ -100,9 +112,11 @@ class Learner:
         recorded = {"device": self.device, "generator": self._rng, "enabled": self.compute.capture}
         self._step = Captured(self._whole_step, **recorded)  # type: ignore[arg-type]
         self._prediction = Captured(self._predicted, **recorded)  # type: ignore[arg-type]
+        self._guard = Guard(self.device, self.compute.on_divergence)
         self._known_version: object = None
         self._base: list[Tensor] = []
         self.steps = 0
+        self._told = False  # whether a diverged step was spoken of
 
     # ---- the protocol ------------------------------------------------------------------------------------------------
 
@@ -124,6 +138,7 @@ class Learner:
         self._task.fill_(number)
         self._current = task.name
         self._task_began(number)
+        self._guard.drop()  # the task's new parameters are good
 
     def observe(self, x: Tensor, y: Tensor) -> StepStats:
         """Learn from one batch of the open task.
@@ -135,27 +150,24 @@ class Learner:
         number = self._open_task()
         self._check_batch(x, y, number)
         x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"):
-            stats = self._step((len(x), self._phase(), self._known_version), x, y)
+        stats = self._guarded_step((len(x), self._phase(), self._known_version), x, y)
         self._observed(len(x))
-        self.steps += 1
+        self._count_step()
         return stats
 
     def end_task(self) -> None:
         """Close the open task; without one, nothing happens."""
         if self._current is None:
             return
+        self.check_finite()
         self._task_ended(self._tasks[self._current])
         self._current = None
         self._refresh()
 
     def predict(self, x: Tensor, task: str) -> Tensor:
         """Logits [B, classes of the task], in evaluation mode and without a trace in the state."""
-        if task not in self._tasks:
-            seen = ", ".join(map(repr, self._tasks)) or "none"
-            raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
+        number = self._number_of(task)
         self._check_shape(x)
-        number = self._tasks[task]
         x = x.to(self.device, non_blocking=True)
         t = torch.full((), number, dtype=torch.int64, device=self.device)
         with (
@@ -164,6 +176,13 @@ class Learner:
         ):
             logits = self._prediction((len(x), self._known_version), x, t)["logits"]
         return logits[:, : self._classes[number]].float()
+
+    def features(self, x: Tensor, task: str) -> Tensor:
+        """Features [B, width] that the task's head sees, in evaluation mode and without a trace in the state."""
+        number = self._number_of(task)
+        self._check_shape(x)
+        x = x.to(self.device)
+        return self._evaluated(x, torch.full((len(x),), number, device=self.device))[1].float()
 
     def state_dict(self) -> State:
         """Everything that decides what the learner does from here on."""
@@ -174,7 +193,22 @@ class Learner:
         return {"tensors": tensors, "meta": {"tasks": tasks, "current": self._current, "steps": self.steps}}
 
     def load_state_dict(self, state: State) -> None:
-        """Become the learner that `state_dict` was taken of; it must have been made with the same config."""
+        """Become the learner that `state_dict` was taken of, made with the same config; on an error, stay as it was."""
+        before = self.state_dict()
+        try:
+            check_plain_values(state["meta"])
+            check_memories(state["tensors"], [classes for _, classes in state["meta"]["tasks"]])
+            self._take_state(state)
+            check_taken(state["tensors"], self.state_dict()["tensors"])
+        except Exception as error:
+            self._take_state(before)
+            if isinstance(error, CheckpointError):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+
+    def _take_state(self, state: State) -> None:
+        """What `load_state_dict` does; it may break off in the middle."""
         tensors, meta = state["tensors"], state["meta"]
         self._tasks, self._classes = {}, []
         self.net.heads.clear()
@@ -196,6 +230,28 @@ class Learner:
         self._current, self.steps = meta["current"], int(meta["steps"])
         if self._current is not None:
             self._task.fill_(self._tasks[self._current])
+        self._guard.begin(self.steps)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks seen, in order of arrival."""
+        return list(self._tasks)
+
+    @property
+    def current_task(self) -> str | None:
+        """Name of the open task, if one is."""
+        return self._current
+
+    def check_finite(self) -> None:
+        """Wait for the device and raise DivergenceError if a step has diverged that nobody was told of yet."""
+        finding = self._guard.found(self.steps, wait=True)
+        if finding is not None:
+            self._diverged(finding)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps since this learner was made or loaded that had no effect, as they diverged; waits for the device."""
+        return self._guard.skipped(self.steps)
 
     @property
     def epochs(self) -> int:
@@ -247,18 +303,21 @@ class Learner:
             augment=c.augment,
             channels_last=self.compute.channels_last,
         )
-        kind = c.backbone
-        if kind == "auto":
-            kind = "resnet18" if len(spec.shape) == 3 and spec.shape[0] == 3 else "mlp"
-        if kind == "resnet18" and len(spec.shape) != 3:
-            raise InputError(f"backbone resnet18 needs images [C, H, W]; inputs have shape {list(spec.shape)}: use mlp")
-        backbone: Backbone
-        if kind == "resnet18":
-            backbone = ReducedResNet18(spec.shape[0], generator=self._weights_rng)
-        else:
-            backbone = MLP(int(torch.Size(spec.shape).numel()), generator=self._weights_rng)
+        backbone = self._make_backbone()
         heads = Heads(backbone.feature_width, shared=spec.scenario == "domain", xavier=backbone.xavier)
         return ContinualNet(inputs, backbone, heads, self._make_generator(backbone))
+
+    def _make_backbone(self) -> Backbone:
+        kind, shape = self.config.backbone, self.spec.shape
+        if self._own_backbone is not None:
+            return self._own_backbone.built(shape, seed=self.seed)
+        if kind == "auto":
+            kind = "resnet18" if len(shape) == 3 and shape[0] == 3 else "mlp"
+        if kind == "resnet18" and len(shape) != 3:
+            raise InputError(f"backbone resnet18 needs images [C, H, W]; inputs have shape {list(shape)}: use mlp")
+        if kind == "resnet18":
+            return ReducedResNet18(shape[0], generator=self._weights_rng)
+        return MLP(int(torch.Size(shape).numel()), generator=self._weights_rng)
 
     def _film_generator(self, backbone: Backbone, form: FilmForm, width: int) -> ParameterGenerator:
         return ParameterGenerator(backbone, generator=self._weights_rng, form=form, embedding_width=width)
@@ -272,8 +331,40 @@ class Learner:
     def _whole_step(self, x: Tensor, y: Tensor) -> StepStats:
         self.net.inputs.seen(x)
         stats = self._update(x, y)
+        self._guard.settle(stats)
         self._wrap_up(x, y)
         return stats
+
+    def _guarded_step(self, key: Hashable, *inputs: Tensor) -> StepStats:
+        if not self._guard.watching:
+            self._guard.watch(self._learned())
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"):
+            stats = self._step(key, *inputs)
+        self._guard.settled()
+        return stats
+
+    def _count_step(self) -> None:
+        self.steps += 1
+        finding = self._guard.found(self.steps)
+        if finding is not None:
+            self._diverged(finding)
+
+    def _diverged(self, finding: Finding) -> None:
+        """Say that a step came to nothing; unless such steps are to be skipped, training ends."""
+        names = [f.name for f in fields(self.config) if f.name == "lr" or f.name.endswith("_lr")]
+        rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
+        what = f"seed {self.seed}, step {finding.step}: {finding.term} is not a finite number, with {rates}"
+        if self.compute.on_divergence == "stop":
+            raise DivergenceError(f"{what}; lower the rate, or let such steps be skipped (--on-divergence skip)")
+        if not self._told:
+            _log.warning("scale-cl: warning: %s; it is skipped, as others may be", what)
+        self._told = True
+        self._guard.rearm()
+
+    def _learned(self) -> list[Tensor]:
+        """All that a step changes and that must stay finite."""
+        running = [b for name, b in self.net.named_buffers() if "running" in name]
+        return [*self.net.parameters(), *running, *self._average.values()]
 
     def _prepared(self, x: Tensor) -> Tensor:
         """Raw samples to training inputs: augmentation, units, standardisation."""
@@ -316,6 +407,7 @@ class Learner:
         if version == self._known_version and not force:
             return
         self._known_version = version
+        self._guard.drop()
         self._step.drop()
         self._prediction.drop()
         named = self.net.base_parameters()
@@ -347,6 +439,12 @@ class Learner:
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+
+    def _number_of(self, task: str) -> int:
+        if task not in self._tasks:
+            seen = ", ".join(map(repr, self._tasks)) or "none"
+            raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
+        return self._tasks[task]
 
     def _open_task(self) -> int:
         if self._current is None:

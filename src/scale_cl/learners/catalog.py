@@ -10,6 +10,7 @@ import torch
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners.base import Compute, Learner, LearnerConfig
+from scale_cl.nets.wrapped import AnyBackbone
 from scale_cl.streams import InputSpec
 
 _PERMUTED = ("pmnist", "digits")
@@ -116,8 +117,10 @@ def make(
     seed: int = 0,
     device: torch.device | str = "cpu",
     compute: Compute | None = None,
+    backbone: AnyBackbone | None = None,
 ) -> Learner:
     """A new learner called `name`; without a config, with the defaults of its class."""
-    learner = entry(name).learner()(spec, config, seed=seed, device=device, compute=compute)
+    kind = entry(name).learner()
+    learner = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
     learner.name = name
     return learner

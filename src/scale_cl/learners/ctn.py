@@ -171,11 +171,11 @@ class Ctn(ReplayLearner):
         state["tensors"] |= {f"semantic.{name}": t for name, t in self.semantic.state_dict().items()}
         return state
 
-    def load_state_dict(self, state: State) -> None:
-        """As `Learner.load_state_dict`, with both memories."""
+    def _take_state(self, state: State) -> None:
+        """As `Learner`, with both memories."""
         prefix = "semantic."
         own = {n.removeprefix(prefix): t for n, t in state["tensors"].items() if n.startswith(prefix)}
         self.semantic.load_state_dict(own)
-        super().load_state_dict(state)
+        super()._take_state(state)
         if self._current is not None:
             self._lay_out(self._tasks[self._current])

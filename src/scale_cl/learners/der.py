@@ -73,7 +73,10 @@ class Der(ReplayLearner):
         """The samples enter the memory with their logits."""
         if self._average:
             self._logits = self._evaluated(x, self._task.expand(len(y)))[2]
-        self.memory.write(x, y, self._logits[:, : self._open_classes()])
+        logits = self._logits[:, : self._open_classes()]
+        if self.compute.on_divergence == "skip":  # those of a step that is skipped are not to be kept
+            logits = logits.nan_to_num(0.0, 0.0, 0.0)
+        self.memory.write(x, y, logits)
 
     def _task_began(self, task: int) -> None:
         super()._task_began(task)

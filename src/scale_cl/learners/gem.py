@@ -104,9 +104,9 @@ class Gem(ReplayLearner):
     def _phase(self) -> object:
         return tuple(len(rows) for rows in self._past)
 
-    def load_state_dict(self, state: State) -> None:
-        """As `Learner.load_state_dict`; gradients are computed anew in every step and need no saving."""
-        super().load_state_dict(state)
+    def _take_state(self, state: State) -> None:
+        """As `Learner`; gradients are computed anew in every step and need no saving."""
+        super()._take_state(state)
         if self._current is not None:
             self._lay_out(self._tasks[self._current])
 

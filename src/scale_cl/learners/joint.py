@@ -40,16 +40,17 @@ class Joint(Learner):
         """
         self._check_mixed(x, y, task)
         x, y, task = (t.to(self.device, non_blocking=True) for t in (x, y, task))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"):
-            stats = self._step((len(x), "mixed", self._known_version), x, y, task)
-        self.steps += 1
+        stats = self._guarded_step((len(x), "mixed", self._known_version), x, y, task)
+        self._count_step()
         return stats
 
     def _whole_step(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         if task is None:
             return super()._whole_step(x, y)
         self.net.inputs.seen(x)
-        return self._learn(x, y, task)
+        stats = self._learn(x, y, task)
+        self._guard.settle(stats)
+        return stats
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         """A batch of the open task alone."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from scale_cl.learners.base import Learner, LearnerConfig, State
 from scale_cl.learners.traits import Traits
 from scale_cl.memory import EpisodicMemory, Policy
+from scale_cl.ragged import taken
 from scale_cl.settings import setting
 
 
@@ -86,13 +87,14 @@ class ReplayLearner(Learner):
         n, size, task = len(y), self._replay_size(), self._task.expand(len(y))
         if size == 0:
             return [Samples(self._prepared(x), y, task, None, n, (n,)) for _ in range(updates)]
-        memory, parts = self.memory, (n, *[size] * draws)
-        rounds = []
-        for rows in memory.draws(updates * draws, size, current=self._replays_current()).view(updates, -1).unbind():
-            pairs = (x, memory.x), (y, memory.y), (task, memory.task)
-            x_all, y_all, task_all = (torch.cat([own, kept.index_select(0, rows)]) for own, kept in pairs)
-            rounds.append(Samples(self._prepared(x_all), y_all, task_all, rows, n, parts))
-        return rounds
+        memory = self.memory
+        rows = memory.draws(updates * draws, size, current=self._replays_current()).view(updates, -1)
+        pairs = (x, memory.x), (y, memory.y), (task, memory.task)
+        x_all, y_all, task_all = (
+            torch.cat([own.expand(updates, *own.shape), taken(kept, rows)], 1) for own, kept in pairs
+        )
+        prepared = self._prepared(x_all.flatten(0, 1)).unflatten(0, y_all.shape)
+        return [Samples(*parts, n, (n, *[size] * draws)) for parts in zip(prepared, y_all, task_all, rows, strict=True)]
 
     def _task_began(self, task: int) -> None:
         self.memory.open(task, self._classes[task])
@@ -119,9 +121,9 @@ class ReplayLearner(Learner):
         state["tensors"] |= {f"memory.{name}": t for name, t in self.memory.state_dict().items()}
         return state
 
-    def load_state_dict(self, state: State) -> None:
-        """As `Learner.load_state_dict`, with the memory."""
+    def _take_state(self, state: State) -> None:
+        """As `Learner`, with the memory."""
         prefix = "memory."
         own = {n.removeprefix(prefix): t for n, t in state["tensors"].items() if n.startswith(prefix)}
         self.memory.load_state_dict(own)
-        super().load_state_dict(state)
+        super()._take_state(state)

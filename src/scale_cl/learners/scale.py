@@ -20,7 +20,7 @@ from scale_cl.learners.replay import ReplayConfig, ReplayLearner, Samples
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy, logit_distance, weighted_cross_entropy
 from scale_cl.nets import Backbone, Discriminator, ParameterGenerator
-from scale_cl.nets.film import FilmForm
+from scale_cl.nets.film import FilmForm, Films
 from scale_cl.settings import setting
 
 
@@ -43,7 +43,7 @@ class ScaleConfig(ReplayConfig):
     generator: bool = setting(True, "FiLM by the parameter generator; off: ablation C")
     ce: Literal["batch", "added", "together"] = setting(
         "batch",
-        "L_CE of equation 3: over the batch, over batch and replay (two means added), or together (one mean, as printed)",
+        "L_CE of eq. 3: over the batch; batch and replay, two means added; or together, one mean (as printed)",
     )
     adversarial: Literal["minus", "plus", "fake"] = setting(
         "minus", "L_adv: minus the cross-entropy (equation 7), plus (equation 3 as printed), or towards the fake task"
@@ -98,7 +98,8 @@ class Scale(ReplayLearner):
         self.discriminator: Discriminator | None = None
         if self.config.adversary:
             width = self.net.backbone.feature_width
-            self.discriminator = Discriminator(width, generator=self._weights_rng).to(self.device)
+            ahead = {"capacity": 16} if self.device.type == "cpu" else {}  # no graphs to keep there: less to compute
+            self.discriminator = Discriminator(width, generator=self._weights_rng, **ahead).to(self.device)
         self._constants: dict[tuple[str, int, int], Tensor] = {}
         if self.config.second_order:
             self._use_twice_differentiable_norms()
@@ -115,11 +116,12 @@ class Scale(ReplayLearner):
             if c.second_order and c.generator:
                 val, seen = self._second_order_steps(drawn, stats)
                 continue
+            films = self._films(len(x))  # P's outputs stay the same until the outer step: made once
             for _ in range(c.inner_steps):
-                self._inner_step(next(drawn), stats)
+                self._inner_step(next(drawn), films, stats)
             if validates:
                 val = next(drawn)
-                seen = self._outer_step(val, stats)
+                seen = self._outer_step(val, films, stats)
         if self.discriminator is not None:
             assert val is not None
             assert seen is not None
@@ -136,18 +138,26 @@ class Scale(ReplayLearner):
         h, exists = self.memory.logits["class"].get(rows, self.net.heads.bias.data.shape[1])
         return [_Drawn(r, h[i], None if exists is None else exists[i]) for i, r in enumerate(rounds)]
 
+    def _films(self, n: int) -> Films | None:
+        """P's outputs for all tasks, if these are fewer than samples in a forward (and no graph needs fixed shapes)."""
+        generator = self.net.generator
+        if generator is None or self.device.type != "cpu" or generator.embedding.count > n + self._replay_size():
+            return None
+        return generator.films()
+
     def _replay_size(self) -> int:
         return super()._replay_size() if self.config.derpp else 0
 
     # ---- inner and outer step ----------------------------------------------------------------------------------------
 
-    def _inner_step(self, train: _Drawn, stats: StepStats) -> None:
+    def _inner_step(self, train: _Drawn, films: Films | None, stats: StepStats) -> None:
         """Equation 5: theta and phi descend the loss; D and varphi are held fixed."""
-        loss, _ = self._loss(train, stats)
+        fixed = None if films is None else [(scale.detach(), shift.detach()) for scale, shift in films]
+        loss, _ = self._loss(train, stats, films=fixed)
         self._descend(loss, self._base, self.config.inner_lr)
         self._base_moved()
 
-    def _outer_step(self, val: _Drawn, stats: StepStats) -> _Seen:
+    def _outer_step(self, val: _Drawn, films: Films | None, stats: StepStats) -> _Seen:
         """Equation 6, first order: varphi descends the loss at the base parameters just updated.
 
         Returns what the discriminator learns from: one forward serves both.
@@ -155,7 +165,7 @@ class Scale(ReplayLearner):
         if not self.config.generator:
             with torch.no_grad():
                 return _Seen(self._forward(val.samples)[0])
-        loss, seen = self._loss(val, stats, frozen_stem=True, prefix="outer_")
+        loss, seen = self._loss(val, stats, films=films, frozen_stem=True, prefix="outer_")
         self._descend(loss, self._outer_params, self.config.outer_lr, keep_graph=seen.guess is not None)
         return seen
 
@@ -176,12 +186,19 @@ class Scale(ReplayLearner):
         return val, seen.again()
 
     def _forward(
-        self, samples: Samples, *, base: dict[str, Tensor] | None = None, frozen_stem: bool = False
+        self,
+        samples: Samples,
+        *,
+        base: dict[str, Tensor] | None = None,
+        films: Films | None = None,
+        frozen_stem: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """What the discriminator sees, and the logits."""
         parts = samples.parts if self.config.forward == "separate" else ()
-        keywords = {"frozen_stem": frozen_stem, "parts": parts}
-        common, film, logits = functional_call(self.net, base or {}, (samples.x, samples.task), keywords)
+        inputs, keywords = (samples.x, samples.task), {"frozen_stem": frozen_stem, "parts": parts, "films": films}
+        common, film, logits = (
+            functional_call(self.net, base, inputs, keywords) if base else self.net(*inputs, **keywords)
+        )
         return common if self.config.discriminator_on == "common" else film, logits
 
     def _loss(
@@ -190,12 +207,13 @@ class Scale(ReplayLearner):
         stats: StepStats,
         *,
         base: dict[str, Tensor] | None = None,
+        films: Films | None = None,
         frozen_stem: bool = False,
         prefix: str = "",
     ) -> tuple[Tensor, _Seen]:
         """Equation 3: L_CE + L_DER++ + L_adv; with it what the discriminator sees."""
         c, samples = self.config, drawn.samples
-        features, o = self._forward(samples, base=base, frozen_stem=frozen_stem)
+        features, o = self._forward(samples, base=base, films=films, frozen_stem=frozen_stem)
         seen = _Seen(features)
         weights = self._ce_weights(samples.n, len(samples.y))
         terms = weighted_cross_entropy(o, samples.y, weights)  # L_CE, and lambda2's part of L_DER++
@@ -204,13 +222,14 @@ class Scale(ReplayLearner):
         if drawn.h is not None:
             distance = logit_distance(o[samples.n :], drawn.h, drawn.exists)  # ||o - h|| of L_DER++
             stats[prefix + "distance"] = distance.detach()
-            loss = loss + c.lambda1 * distance
+            loss = torch.add(loss, distance, alpha=c.lambda1)
         if self.discriminator is not None and features.requires_grad:
             seen.guess = self.discriminator(features)
             label = torch.zeros_like(samples.task) if c.adversarial == "fake" else samples.task + 1
             entropy = cross_entropy(seen.guess + self.discriminator.missing, label)
             stats[prefix + "adversarial"] = entropy.detach()
-            loss = loss + (-c.lambda3 if c.adversarial == "minus" else c.lambda3) * entropy  # eq. 7, the trunk's side
+            sign = -1 if c.adversarial == "minus" else 1  # eq. 7, the trunk's side
+            loss = torch.add(loss, entropy, alpha=sign * c.lambda3)
         stats[prefix + "loss"] = loss.detach()
         return loss, seen
 
@@ -245,7 +264,7 @@ class Scale(ReplayLearner):
         loss = weighted_cross_entropy(raw + self.discriminator.missing, label, weights)
         if samples.rows is not None:
             d, exists = self.memory.logits["task"].get(samples.rows, raw.shape[1])
-            loss = loss + c.lambda1 * logit_distance(raw[samples.n : m], d, exists)
+            loss = torch.add(loss, logit_distance(raw[samples.n : m], d, exists), alpha=c.lambda1)
         self._descend(loss, self._discriminator_params, c.adversarial_lr)
         stats["discriminator"] = loss.detach()
 
@@ -296,6 +315,9 @@ class Scale(ReplayLearner):
     def _version(self) -> object:
         return super()._version(), None if self.discriminator is None else self.discriminator.version
 
+    def _learned(self) -> list[Tensor]:
+        return [*super()._learned(), *self._discriminator_params]
+
     def state_dict(self) -> State:
         """Everything, the discriminator included."""
         state = super().state_dict()
@@ -305,9 +327,9 @@ class Scale(ReplayLearner):
             }
         return state
 
-    def load_state_dict(self, state: State) -> None:
-        """As `Learner.load_state_dict`, with the discriminator."""
-        super().load_state_dict(state)
+    def _take_state(self, state: State) -> None:
+        """As `Learner`, with the discriminator."""
+        super()._take_state(state)
         if self.discriminator is not None:
             self._load_module(self.discriminator, "discriminator.", state["tensors"])
             self.discriminator.refresh()

@@ -16,6 +16,7 @@ from scale_cl.learners import LearnerConfig
 from scale_cl.learners import catalog as learners
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
 from scale_cl.streams import catalog as streams
+from scale_cl.streams.own_data import OwnData, is_own
 from scale_cl.training.config_file import read_config_file
 
 DEFAULT_LEARNER = "scale"
@@ -27,7 +28,7 @@ _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 class StreamSettings(Settings):
     """Which stream, and how much of it."""
 
-    name: str = setting("digits", "name of the stream, see `scale-cl list streams`")
+    name: str = setting("digits", "name of the stream, see `scale-cl list streams`; or folder:PATH, or csv:FILE")
     tasks: int | None = setting(None, "number of tasks from the first on; none for all", low=1)
     class_order: int | Literal["default", "natural"] = setting(
         "default",
@@ -38,6 +39,30 @@ class StreamSettings(Settings):
     part: Literal["continual", "search", "all"] = setting(
         "continual", "which tasks: the continual run's, the first three kept for search, or all"
     )
+    scenario: Literal["task", "domain"] = setting(
+        "task", "own images: a head for each task's own classes (task), or one head for all tasks (domain)"
+    )
+    size: int | None = setting(None, "own images: height and width to resize to; none: all have the same", low=1)
+    channels: int = setting(3, "own images: 3 for colour, 1 for grey", choices=(1, 3))
+    held_out: float = setting(
+        0.2, "own images: share of a class to test with, where no split is given", above=0, below=1
+    )
+
+    @property
+    def short_name(self) -> str:
+        """The name without a path, fit for a folder's name."""
+        return Path(self.name.partition(":")[2]).absolute().stem if is_own(self.name) else self.name
+
+    @property
+    def own_data(self) -> OwnData | None:
+        """Where the images of the user's own stream are; None for a stream of the catalog."""
+        if not is_own(self.name):
+            return None
+        if self.class_order != "default" or self.part == "search":
+            raise ConfigError(
+                f"stream.class_order and stream.part are of the catalog's streams; {self.name} has neither"
+            )
+        return OwnData(self.name, self.scenario, self.size, self.channels, self.held_out)
 
 
 @dataclass(frozen=True)
@@ -57,6 +82,15 @@ class RunSettings(Settings):
     )
     deterministic: bool = setting(False, "same bits on CUDA at every run, at some cost in speed")
     processes: int = setting(0, "processes over which seeds are spread on the CPU; 0 for as many as cores allow", low=0)
+    on_divergence: Literal["stop", "skip"] = setting(
+        "stop", "when a loss or gradient is not finite: stop the run, or skip the step"
+    )
+    checkpoint_every: int = setting(0, "steps from one checkpoint to the next; 0: only at the end of each task", low=0)
+    checkpoint_seconds: float = setting(0.0, "seconds from one checkpoint to the next within a task; 0: none", low=0)
+    checkpoints_kept: int = setting(2, "checkpoints of a seed that stay, the newest ones", low=1)
+    keep_state: bool = setting(
+        False, "keep the last checkpoint of each seed, the trained learner with its memory, when the run is done"
+    )
 
     def __post_init__(self) -> None:
         """Check the form of the device's name; whether it is there is found out when it is used."""
@@ -106,7 +140,8 @@ def resolve(
 
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
     stream_settings = build(StreamSettings, stream_values, section="stream")
-    require_known("stream", stream_settings.name, streams.names())
+    if not is_own(stream_settings.name):
+        require_known("stream", stream_settings.name, streams.names())
 
     learner_name = given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER))
     name = str(learner_name)

@@ -28,28 +28,28 @@ class JointLane(Lane):
         self._task = torch.arange(len(tasks)).repeat_interleave(sizes).to(self._rows.device)  # [N]
         self._permutations = _permutations(self.stream)
         self._order = self._rows
-        self._epoch = 0
+        self._epoch = -1
 
     @property
     def stages(self) -> list[Stage]:
         """One, tested on all tasks."""
         return [Stage("all tasks together", len(self._rows), len(self.stream))]
 
-    def begin(self, stage: int) -> None:
-        """Make the heads of all tasks."""
-        with self.on_device():
-            for task in self.stream.tasks:
-                self.learner.begin_task(task.info)
-            self.learner.end_task()
+    def _fetch(self, stage: int) -> None:
+        """Nothing: samples are looked up a batch at a time."""
 
-    def step(self, start: int, stop: int) -> None:
+    def _open(self, stage: int) -> None:
+        """Make the heads of all tasks."""
+        for task in self.stream.tasks:
+            self.learner.begin_task(task.info)
+        self.learner.end_task()
+
+    def _learn(self, epoch: int, start: int, stop: int) -> None:
         """Learn from a batch that mixes tasks; each epoch has an order of its own, which follows the stream's seed."""
-        with self.on_device():
-            if start == 0:
-                order = np.random.default_rng((self.stream.seed, self._epoch)).permutation(len(self._rows))
-                self._order = torch.from_numpy(order).to(self._rows.device)
-                self._epoch += 1
-            self.learner.observe_mixed(*self._samples(self._order[start:stop]))
+        if epoch != self._epoch:
+            order = np.random.default_rng((self.stream.seed, epoch)).permutation(len(self._rows))
+            self._order, self._epoch = torch.from_numpy(order).to(self._rows.device), epoch
+        self.learner.observe_mixed(*self._samples(self._order[start:stop]))
 
     def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, labels and tasks of these samples of the mixture."""

@@ -34,6 +34,9 @@ class Lane:
         """Move the stream to where the learner is."""
         self.learner, self.stream = learner, stream.to(learner.device)
         self.matrix: list[list[float | None]] = [[None] * len(stream) for _ in stream.tasks]
+        self.stage = 0  # how far: stages that are done, and steps made in the next one
+        self.done = 0
+        self.seconds_train = self.seconds_eval = 0.0
         self.x = self.y = torch.empty(0)
         self._cuda = torch.cuda.Stream(learner.device) if learner.device.type == "cuda" else None
         if self._cuda is not None:
@@ -48,16 +51,27 @@ class Lane:
         """What device work of this lane is done within."""
         return nullcontext() if self._cuda is None else torch.cuda.stream(self._cuda)
 
-    def begin(self, stage: int) -> None:
-        """Get a stage's data ready."""
+    def begin(self) -> None:
+        """Get the next stage's data ready and open its task; one that was left in the middle is open already."""
         with self.on_device():
-            self.x, self.y = self.stream.train_data(stage)
-            self.learner.begin_task(self.stream.tasks[stage].info)
+            self._fetch(self.stage)
+            if self.done == 0:
+                self._open(self.stage)
 
-    def step(self, start: int, stop: int) -> None:
-        """Learn from some samples of the stage; a new epoch starts at 0."""
+    def _fetch(self, stage: int) -> None:
+        self.x, self.y = self.stream.train_data(stage)
+
+    def _open(self, stage: int) -> None:
+        self.learner.begin_task(self.stream.tasks[stage].info)
+
+    def step(self, epoch: int, start: int, stop: int) -> None:
+        """Learn from some samples of the stage, in one of several passes over them."""
         with self.on_device():
-            self.learner.observe(self.x[start:stop], self.y[start:stop])
+            self._learn(epoch, start, stop)
+        self.done += 1
+
+    def _learn(self, epoch: int, start: int, stop: int) -> None:
+        self.learner.observe(self.x[start:stop], self.y[start:stop])
 
     def end(self) -> None:
         """Close the stage."""
@@ -72,3 +86,4 @@ class Lane:
     def record(self, row: Sequence[float]) -> None:
         """Enter accuracies on the first tasks, as they are when the last of these is done."""
         self.matrix[len(row) - 1][: len(row)] = row
+        self.stage, self.done = self.stage + 1, 0

@@ -18,6 +18,7 @@ from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.training.evaluation import percentages
 from scale_cl.training.joint import JointLane
+from scale_cl.training.keeper import Keeper
 from scale_cl.training.lanes import Lane
 from scale_cl.training.observer import NoObserver, Observer
 
@@ -29,9 +30,10 @@ def train(
     batch_size: int = 10,
     observer: Observer | None = None,
     config: Mapping[str, Any] | None = None,
+    keeper: Keeper | None = None,
 ) -> SeedResult:
-    """Train `learner` through `stream` once and test it after every task."""
-    return train_many([learner], [stream], batch_size=batch_size, observer=observer, config=config)[0]
+    """Train `learner` through `stream` once and test it after every task; with a `keeper`, checkpoints are written."""
+    return train_many([learner], [stream], batch_size=batch_size, observer=observer, config=config, keeper=keeper)[0]
 
 
 def train_many(
@@ -41,61 +43,102 @@ def train_many(
     batch_size: int = 10,
     observer: Observer | None = None,
     config: Mapping[str, Any] | None = None,
+    keeper: Keeper | None = None,
 ) -> list[SeedResult]:
     """Train each learner through its own stream, side by side: seeds of one method, or settings of it.
 
     Each gets the result it has alone. `config` is what the results record as their config; without it, the learner's
-    settings are recorded. The seconds of a result are its share of the time that all took together.
+    settings are recorded. The seconds of a result are its share of the time that all took together, without the writing
+    of checkpoints. A `keeper` writes these and, if it is to resume, sets each lane to where it was: those ahead wait.
     """
     _check_lanes(learners, streams, batch_size)
     epochs = learners[0].epochs
     observer = NoObserver() if observer is None else observer
     lanes = [_lane(learner, stream) for learner, stream in zip(learners, streams, strict=True)]
     first, stages = lanes[0].stream, lanes[0].stages
-    observer.started(
-        first.name,
-        learners[0].name,
-        [stream.seed for stream in streams],
-        len(first),
-        epochs * sum(-(-stage.samples // batch_size) for stage in stages),
-    )
-    done, seconds_train, seconds_eval = 0, 0.0, 0.0
-    for number, stage in enumerate(stages):
-        began = time.perf_counter()
-        observer.task_started(number, stage.name, epochs * -(-stage.samples // batch_size))
-        for lane in lanes:
-            lane.begin(number)
-        for start in [*range(0, stage.samples, batch_size)] * epochs:
-            for lane in lanes:
-                lane.step(start, start + batch_size)
-            done += 1
-            observer.stepped(done)
-        for lane in lanes:
+    batches = [-(-stage.samples // batch_size) for stage in stages]  # of one epoch
+    if keeper is not None:
+        keeper.restore(lanes, streams, config or _settings_of(learners[0]))
+    seeds = [stream.seed for stream in streams]
+    observer.started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches))
+    restored = min(epochs * sum(batches[: lane.stage]) + lane.done for lane in lanes)
+    if restored:
+        observer.stepped(restored)
+    clock = _Clock()
+    for number in range(min(lane.stage for lane in lanes), len(stages)):
+        stage, going = stages[number], [lane for lane in lanes if lane.stage == number]
+        clock.start()
+        observer.task_started(number, stage.name, epochs * batches[number])
+        for lane in going:
+            lane.begin()
+        before = epochs * sum(batches[:number])
+        for step in range(min(lane.done for lane in going), epochs * batches[number]):
+            epoch, batch = divmod(step, batches[number])
+            for lane in going:
+                if lane.done == step:
+                    lane.step(epoch, batch * batch_size, (batch + 1) * batch_size)
+            observer.stepped(before + step + 1)
+            if keeper is not None and keeper.due(before + step + 1):
+                _wait(lanes)
+                clock.trained(going)
+                keeper.save([lane for lane in going if lane.done == step + 1])
+                clock.start()
+        for lane in going:
             lane.end()
         _wait(lanes)
-        trained = time.perf_counter()
-        tested = [lane.test(stage.tested) for lane in lanes]
-        for lane, right in zip(lanes, tested, strict=True):
+        clock.trained(going)
+        tested = [lane.test(stage.tested) for lane in going]
+        for lane, right in zip(going, tested, strict=True):
             with lane.on_device():
                 row = percentages(right, lane.stream)
             observer.evaluated(lane.stream.seed, stage.tested - 1, row)
             lane.record(row)
-        seconds_train += trained - began
-        seconds_eval += time.perf_counter() - trained
+        clock.tested(going)
+        if keeper is not None:
+            keeper.save(going)
     observer.finished()
     return [
         SeedResult(
             stream=lane.stream.name,
             learner=lane.learner.name,
             seed=lane.stream.seed,
-            config=dict(config) if config else {"learner": {"name": lane.learner.name, **as_dict(lane.learner.config)}},
+            config=dict(config or _settings_of(lane.learner)),
             tasks=[task.name for task in lane.stream.tasks],
             matrix=lane.matrix,
-            seconds_train=seconds_train / len(lanes),
-            seconds_eval=seconds_eval / len(lanes),
+            seconds_train=lane.seconds_train,
+            seconds_eval=lane.seconds_eval,
         )
         for lane in lanes
     ]
+
+
+class _Clock:
+    """Shares the time that lanes take together evenly among them."""
+
+    def __init__(self) -> None:
+        self._mark = time.perf_counter()
+
+    def start(self) -> None:
+        """What has passed until now is nobody's."""
+        self._mark = time.perf_counter()
+
+    def trained(self, lanes: Sequence[Lane]) -> None:
+        share = self._share(lanes)
+        for lane in lanes:
+            lane.seconds_train += share
+
+    def tested(self, lanes: Sequence[Lane]) -> None:
+        share = self._share(lanes)
+        for lane in lanes:
+            lane.seconds_eval += share
+
+    def _share(self, lanes: Sequence[Lane]) -> float:
+        passed, self._mark = time.perf_counter() - self._mark, time.perf_counter()
+        return passed / len(lanes)
+
+
+def _settings_of(learner: Learner) -> dict[str, Any]:
+    return {"learner": {"name": learner.name, **as_dict(learner.config)}}
 
 
 def _lane(learner: Learner, stream: Stream) -> Lane:

@@ -10,6 +10,8 @@ from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute
 from scale_cl.training.config import RunSettings
 
+_LARGEST_BLOCK = 31 * 2**20  # bytes; just below the largest that counts
+
 
 def choose_device(name: str) -> torch.device:
     """The device that `auto`, `cpu`, `cuda` or `cuda:N` means here."""
@@ -30,6 +32,10 @@ def prepare(run: RunSettings) -> torch.device:
     """Set what a run needs for the whole process, and say on which device it is."""
     device = choose_device(run.device)
     torch.set_num_threads(run.threads)
+    if device.type == "cpu":
+        # glibc raises its limits to the largest block ever freed: a step's memory then stays with the process, and is
+        # not given back and paged in again at every step
+        torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cudnn.conv.fp32_precision = "ieee" if run.precision == "fp32" else "tf32"  # type: ignore[attr-defined]
@@ -44,6 +50,10 @@ def prepare(run: RunSettings) -> torch.device:
 
 def compute(run: RunSettings, device: torch.device) -> Compute:
     """How learners do their arithmetic there; the CPU knows no graphs and always counts in fp32."""
-    if device.type == "cpu":
-        return Compute(precision="fp32", channels_last=run.channels_last, capture=False)
-    return Compute(precision=run.precision, channels_last=run.channels_last, capture=run.capture)
+    on_cpu = device.type == "cpu"
+    return Compute(
+        precision="fp32" if on_cpu else run.precision,
+        channels_last=run.channels_last,
+        capture=run.capture and not on_cpu,
+        on_divergence=run.on_divergence,
+    )

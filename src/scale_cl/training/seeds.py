@@ -5,36 +5,75 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from scale_cl import streams
+from scale_cl.errors import Interrupted, ScaleClError
 from scale_cl.learners import Learner, catalog
 from scale_cl.results import SeedResult
+from scale_cl.streams.own_data import load_own
+from scale_cl.training import interruption
 from scale_cl.training.config import Config
+from scale_cl.training.keeper import Keeper
 from scale_cl.training.loop import train, train_many
 from scale_cl.training.machine import choose_device, compute, prepare
 from scale_cl.training.observer import NoObserver, Observer
+from scale_cl.training.size import check_fits
 
 
-def run(config: Config, *, root: Path | None = None, observer: Observer | None = None) -> list[SeedResult]:
-    """Build the streams and learners of every seed and train them; `root` is where the data lies."""
+@dataclass(frozen=True)
+class Saving:
+    """Where a run keeps its checkpoints, and whether it goes on from those that are there."""
+
+    directory: Path
+    resume: bool = False
+
+    def keeper(self, config: Config, stop: Callable[[], bool] | None) -> Keeper:
+        """What writes them, as the config says."""
+        c = config.run
+        return Keeper(
+            self.directory,
+            every=c.checkpoint_every,
+            seconds=c.checkpoint_seconds,
+            kept=c.checkpoints_kept,
+            resume=self.resume,
+            stop=stop,
+        )
+
+
+def run(
+    config: Config,
+    *,
+    root: Path | None = None,
+    observer: Observer | None = None,
+    saving: Saving | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> list[SeedResult]:
+    """Build the streams and learners of every seed and train them; `root` is where the data lies.
+
+    With `saving`, checkpoints are written; `stop` is asked after every step and ends the run with `Interrupted`.
+    """
     device = choose_device(config.run.device)
     if device.type == "cuda":
-        return _side_by_side(config, root, observer)
+        return _side_by_side(config, root, observer, saving, stop)
     processes = min(len(config.seeds), config.run.processes or max(1, _cores() // config.run.threads))
     if processes > 1:
-        return _over_processes(config, root, observer or NoObserver(), processes)
-    return _one_by_one(config, config.seeds, root, observer)
+        return _over_processes(config, root, observer or NoObserver(), processes, saving, stop)
+    return _one_by_one(config, root, observer, saving, stop)
 
 
 def build_stream(config: Config, seed: int, root: Path | None) -> streams.Stream:
     """The stream of one seed; the arrays behind it are read once a process."""
     c = config.stream
+    if c.own_data is not None:
+        return load_own(c.own_data, seed=seed, tasks=c.tasks)
     return streams.load(c.name, seed=seed, root=root, class_order=c.class_order, part=c.part, tasks=c.tasks)
 
 
@@ -44,56 +83,115 @@ def build_learner(config: Config, stream: streams.Stream, seed: int, device: tor
     return catalog.make(config.learner_name, stream.spec, config.learner, seed=seed, device=device, compute=how)
 
 
-def _side_by_side(config: Config, root: Path | None, observer: Observer | None) -> list[SeedResult]:
+def _side_by_side(
+    config: Config,
+    root: Path | None,
+    observer: Observer | None,
+    saving: Saving | None,
+    stop: Callable[[], bool] | None,
+) -> list[SeedResult]:
     device = prepare(config.run)
     tracks = [build_stream(config, seed, root) for seed in config.seeds]
+    check_fits(config, tracks[0], device, learners=len(tracks))
     learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, config.seeds, strict=True)]
-    batch = config.run.batch_size
-    return train_many(learners, tracks, batch_size=batch, observer=observer, config=config.as_dict())
+    batch, keeper = config.run.batch_size, None if saving is None else saving.keeper(config, stop)
+    return train_many(learners, tracks, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
 
 
-def _one_by_one(config: Config, seeds: list[int], root: Path | None, observer: Observer | None) -> list[SeedResult]:
-    device = prepare(config.run)
-    results = []
+def _one_by_one(
+    config: Config,
+    root: Path | None,
+    observer: Observer | None,
+    saving: Saving | None,
+    stop: Callable[[], bool] | None,
+) -> list[SeedResult]:
     watcher = _Together(observer or NoObserver(), config.seeds)
-    for seed in seeds:
-        stream = build_stream(config, seed, root)
-        learner = build_learner(config, stream, seed, device)
-        batch = config.run.batch_size
-        results.append(train(learner, stream, batch_size=batch, observer=watcher.of(seed), config=config.as_dict()))
+    results = [_one(config, seed, root, watcher.of(seed), saving, stop) for seed in config.seeds]
     watcher.close()
     return results
 
 
-def _over_processes(config: Config, root: Path | None, observer: Observer, processes: int) -> list[SeedResult]:
-    """Each seed in a process of its own turn; a thread passes on what they report."""
-    build_stream(replace(config, stream=config.stream), config.seeds[0], root)  # bad data fails here, once and clearly
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Manager() as manager, ProcessPoolExecutor(processes, mp_context=spawn) as pool:
-        events = manager.Queue()
-        watcher = _Together(observer, config.seeds)
-        listener = threading.Thread(target=watcher.listen, args=(events,), daemon=True)
-        listener.start()
-        try:
-            futures = [pool.submit(_seed_in_process, config, seed, root, events) for seed in config.seeds]
-            results = [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        finally:
-            events.put(None)
-            listener.join(timeout=10)
-        watcher.close()
-    return results
-
-
-def _seed_in_process(config: Config, seed: int, root: Path | None, events: Any) -> SeedResult:
+def _one(
+    config: Config,
+    seed: int,
+    root: Path | None,
+    observer: Observer,
+    saving: Saving | None,
+    stop: Callable[[], bool] | None,
+) -> SeedResult:
     device = prepare(config.run)
     stream = build_stream(config, seed, root)
+    check_fits(config, stream, device, learners=1)
     learner = build_learner(config, stream, seed, device)
-    watcher = _Sender(events, seed)
-    batch = config.run.batch_size
-    return train(learner, stream, batch_size=batch, observer=watcher, config=config.as_dict())
+    batch, keeper = config.run.batch_size, None if saving is None else saving.keeper(config, stop)
+    return train(learner, stream, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
+
+
+def _over_processes(
+    config: Config,
+    root: Path | None,
+    observer: Observer,
+    processes: int,
+    saving: Saving | None,
+    stop: Callable[[], bool] | None,
+) -> list[SeedResult]:
+    """Each seed in a process of its own turn; a thread passes on what they report."""
+    first = build_stream(config, config.seeds[0], root)  # bad data fails here, once and clearly
+    check_fits(config, first, choose_device(config.run.device), learners=processes)
+    spawn = multiprocessing.get_context("spawn")
+    events, stopping = spawn.SimpleQueue(), spawn.Event()
+    watcher = _Together(observer, config.seeds)
+    listener = threading.Thread(target=watcher.listen, args=(events,), daemon=True)
+    listener.start()
+    try:
+        with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=(events, stopping)) as pool:
+            with interruption.blocked():
+                futures = [pool.submit(_seed_in_process, config, seed, root, saving) for seed in config.seeds]
+            try:
+                while wait(futures, timeout=_PATIENCE, return_when=FIRST_EXCEPTION).not_done:
+                    if stop is not None and stop():
+                        break
+                    if any(future.done() and future.exception() for future in futures):
+                        break
+                else:
+                    results = [future.result() for future in futures]
+                    watcher.close()
+                    return results
+            finally:  # an error, or the wish to stop: whoever still runs saves and ends
+                stopping.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+    except BrokenProcessPool:
+        raise ScaleClError(_KILLED) from None
+    finally:
+        events.put(None)
+        listener.join(timeout=10)
+    raise _reason(futures)
+
+
+def _reason(futures: Sequence[Future[SeedResult]]) -> BaseException:
+    """Why seeds did not finish: what went wrong with any, else that they were asked to stop."""
+    ended = [future.exception() for future in futures if not future.cancelled()]
+    errors = sorted((e for e in ended if e is not None), key=lambda e: isinstance(e, Interrupted))
+    broken = any(isinstance(e, BrokenProcessPool) for e in errors)
+    if broken:
+        return ScaleClError(_KILLED)
+    return errors[0] if errors else Interrupted("stopped as asked before training began")
+
+
+_KILLED = "a process of this run was killed, perhaps for want of memory; try fewer processes"
+_PATIENCE = 0.1  # seconds between looks at whether the run is to stop
+_events: Any = None
+_stopping: Any = None
+
+
+def _enter_process(events: Any, stopping: Any) -> None:
+    global _events, _stopping
+    _events, _stopping = events, stopping
+    interruption.die_with_parent()
+
+
+def _seed_in_process(config: Config, seed: int, root: Path | None, saving: Saving | None) -> SeedResult:
+    return _one(config, seed, root, _Sender(_events, seed), saving, _stopping.is_set)
 
 
 def _cores() -> int:

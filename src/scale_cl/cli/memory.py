@@ -1,0 +1,117 @@
+"""`scale-cl memory`: what the memory of a stopped or kept run holds; export it, delete from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The samples that the memory of a run holds: they are somebody's data, perhaps a person's.",
+)
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Where the run writes.")]
+Seed = Annotated[int | None, typer.Option(metavar="S", help="Of this seed only.")]
+Tasks = Annotated[list[str] | None, typer.Option("--task", metavar="NAME", help="Of this task; may be repeated.")]
+Ids = Annotated[
+    list[str] | None, typer.Option("--sample", metavar="ID", help="This sample, such as memory:17; may be repeated.")
+]
+
+
+@app.command("list")
+def list_samples(
+    directory: Directory,
+    seed: Seed = None,
+    samples: Annotated[bool, typer.Option("--samples", help="Every sample, not only how many a task has.")] = False,
+) -> None:
+    """Say what the memory holds after the newest checkpoint."""
+    from scale_cl.training.stored_samples import listed, newest
+
+    for number, folder in _folders(directory, seed):
+        saved = newest(folder)
+        there = listed(saved)
+        typer.echo(f"seed {number}: {len(there)} samples")
+        for name, _ in saved.state["meta"]["tasks"]:
+            own = [s for s in there if s.task == name]
+            typer.echo(f"  {name}: {len(own)}")
+            for sample in own if samples else ():
+                typer.echo(f"    {sample.id}  label {sample.label}")
+
+
+@app.command()
+def export(
+    directory: Directory,
+    to: Annotated[
+        Path, typer.Argument(metavar="TO", help="A new folder: x.npy, y.npy and samples.json for each seed.")
+    ],
+    seed: Seed = None,
+    task: Tasks = None,
+    sample: Ids = None,
+) -> None:
+    """Write samples to a folder, as arrays that any program reads."""
+    import io
+
+    import numpy as np
+
+    from scale_cl import files
+    from scale_cl.errors import CheckpointError, OutputInUseError
+    from scale_cl.training.stored_samples import chosen, inputs, newest
+
+    if to.exists():
+        raise OutputInUseError(f"{to} exists already; name a folder that does not")
+    for number, folder in _folders(directory, seed):
+        saved = newest(folder)
+        picked = chosen(saved, ids=sample or (), tasks=task or ())
+        arrays = {"x.npy": inputs(saved, picked).numpy(), "y.npy": np.array([s.label for s in picked], dtype=np.int64)}
+        try:
+            for name, array in arrays.items():
+                content = io.BytesIO()
+                np.save(content, array, allow_pickle=False)
+                files.write_bytes(to / f"seed-{number}" / name, content.getvalue())
+            files.write_json(to / f"seed-{number}" / "samples.json", [vars(s) for s in picked])
+        except OSError as error:
+            raise CheckpointError(f"samples cannot be written to {to}: {error.strerror or error}") from error
+        typer.echo(f"seed {number}: {len(picked)} samples written to {to / f'seed-{number}'}")
+
+
+@app.command()
+def delete(
+    directory: Directory,
+    seed: Seed = None,
+    task: Tasks = None,
+    sample: Ids = None,
+    everything: Annotated[bool, typer.Option("--all", help="All samples.")] = False,
+) -> None:
+    """Delete samples, with their labels and stored logits; training goes on without them."""
+    from scale_cl.errors import ConfigError
+    from scale_cl.training import stored_samples
+
+    if everything == bool(task or sample):
+        raise ConfigError("say what is to be deleted: --task NAME, --sample ID or --all")
+    if sample and seed is None and len(_folders(directory, None)) > 1:
+        raise ConfigError("a sample's ID belongs to one seed; say which with --seed S")
+    from scale_cl.cli.output import claimed
+
+    with claimed(directory, force=True):
+        for number, folder in _folders(directory, seed):
+            count = stored_samples.delete(folder, ids=sample or (), tasks=task or ())
+            typer.echo(f"seed {number}: {count} samples deleted")
+
+
+def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:
+    """The seeds that have checkpoints, and where these are."""
+    from scale_cl.errors import CheckpointError
+    from scale_cl.training import checkpoint, keeper
+
+    found = []
+    for folder in (directory / keeper.FOLDER).glob("seed-*"):
+        number = folder.name.removeprefix("seed-")
+        if number.isdecimal() and (seed is None or int(number) == seed) and checkpoint.found(folder):
+            found.append((int(number), folder))
+    if not found:
+        of = "" if seed is None else f" of seed {seed}"
+        raise CheckpointError(
+            f"{directory} holds no checkpoint{of}: a finished run keeps none, unless run.keep_state is set"
+        )
+    return sorted(found)

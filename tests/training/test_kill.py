@@ -1,0 +1,105 @@
+"""kill -9 at random moments of a real run, resume, and compare all bits with a run that was left alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.learners.sameness import content
+from tests.training.child import Child
+
+from scale_cl import results
+from scale_cl.training import checkpoint
+from scale_cl.training.checkpoint import found
+
+# what is run, and the longest time until a kill
+RUNS = {
+    "scale": (["--learner", "scale", "--tasks", "3"], 1.5),
+    "ctn": (["--learner", "ctn", "--tasks", "2"], 2.5),
+    "gem": (["--learner", "gem", "--tasks", "3"], 1.0),
+    "resnet": (
+        ["--learner", "scale", "--tasks", "2", "--set", "backbone=resnet18", "--set", "run.batch_size=50"],
+        2.0,
+    ),
+    "processes": (["--learner", "scale", "--tasks", "2", "--seeds", "2", "--set", "run.processes=2"], 4.0),
+}
+COMMON = ["-q", "--set", "run.checkpoint_every=7", "--set", "run.keep_state=true"]
+
+
+def finish(folder: Path, *arguments: str | Path) -> None:
+    code, out, err = Child(folder, *arguments).finished()
+    assert code == 0, (out, err)
+
+
+def end(out: Path) -> tuple[list[Any], dict[str, Any]]:
+    """All that a run leaves that is a function of its config: matrices, and learners to the last bit."""
+    result = results.read(out)
+    tensors: dict[str, Any] = {}
+    for seed in result.seeds:
+        last = checkpoint.read(found(out / "checkpoints" / f"seed-{seed.seed}")[0])
+        tensors |= {f"{seed.seed}.{name}": t for name, t in content(last.state).items()}
+        tensors[f"{seed.seed}.meta"] = last.state["meta"]
+    return [seed.matrix for seed in result.seeds], tensors
+
+
+def assert_same(one: tuple[list[Any], dict[str, Any]], other: tuple[list[Any], dict[str, Any]]) -> None:
+    assert one[0] == other[0]
+    assert one[1].keys() == other[1].keys()
+    for name, value in one[1].items():
+        same = torch.equal(value, other[1][name]) if isinstance(value, torch.Tensor) else value == other[1][name]
+        assert same, name
+
+
+def killed_and_resumed(name: str, folder: Path, draw: random.Random, kills: int) -> tuple[Path, int]:
+    """Kill a run so many times, at random moments after its directory exists, then let it finish."""
+    arguments, longest = RUNS[name]
+    out, survived = folder / "o", 0
+    command: list[str | Path] = ["run", *arguments, *COMMON, "--out", out]
+    for _ in range(kills):
+        child = Child(folder, *command)
+        child.wait_for(out / "run.json")
+        time.sleep(draw.uniform(0, longest))
+        if child.alive:
+            survived += 1
+        child.kill()
+        if (out / "result.json").exists() and not (out / "run.json").exists():
+            break
+        command = ["resume", "-q", out]
+    if (out / "run.json").exists():
+        finish(folder, "resume", "-q", out)
+    return out, survived
+
+
+def soak(name: str, folder: Path, kills: int, seed: int) -> int:
+    """Runs, each killed up to four times, until so many kills came in time; how many did."""
+    draw, survived, number = random.Random(seed), 0, 0
+    (folder / "straight").mkdir()
+    finish(folder / "straight", "run", *RUNS[name][0], *COMMON, "--out", folder / "straight" / "o")
+    wanted = end(folder / "straight" / "o")
+    while survived < kills:
+        number += 1
+        here = folder / str(number)
+        here.mkdir()
+        out, more = killed_and_resumed(name, here, draw, min(4, kills - survived))
+        assert_same(end(out), wanted)
+        survived += more
+        assert number < 10 * kills, "it ends before it is killed"
+    return survived
+
+
+@pytest.mark.parametrize(("name", "kills"), [("scale", 2), ("ctn", 1), ("gem", 1), ("resnet", 1)])
+def test_a_killed_run_is_resumed_to_the_bit(name: str, kills: int, tmp_path: Path) -> None:
+    assert soak(name, tmp_path, kills, seed=int(time.time())) == kills
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("name", "kills"), [("scale", 70), ("ctn", 40), ("gem", 50), ("resnet", 30), ("processes", 10)]
+)
+def test_runs_survive_hundreds_of_kills(name: str, kills: int, tmp_path: Path) -> None:
+    seed = int(time.time())
+    print(f"{name}: {soak(name, tmp_path, kills, seed)} kills survived, seed {seed}")

@@ -54,8 +54,8 @@ def logit_distance(logits: Tensor, stored: Tensor, exists: Tensor | None) -> Ten
     """
     if exists is None:
         return F.mse_loss(logits, stored)
-    difference = torch.where(exists, logits - stored, torch.zeros_like(logits))
-    return (difference.square().sum(1) / exists.sum(1)).mean()
+    squares = F.mse_loss(torch.where(exists, logits, stored), stored, reduction="none")
+    return squares.sum(1) @ exists.sum(1, dtype=squares.dtype).mul_(len(stored)).reciprocal_()
 
 
 def softened_divergence(logits: Tensor, stored: Tensor, exists: Tensor | None, temperature: float) -> Tensor:

@@ -14,84 +14,11 @@ import torch
 from torch import Tensor
 
 from scale_cl.errors import CheckpointError
+from scale_cl.ragged import RaggedRows, enlarged, set_rows, taken
 
 Policy = Literal["ring", "class-ring", "reservoir"]
 _FIRST_BYTES = 256 * 2**20  # what the samples of the tasks foreseen at the start may take
 _FIRST_TASKS = 32
-
-
-class RaggedRows:
-    """Rows of floats, each kept at its own width, in one flat tensor: logits of tasks that had fewer columns then."""
-
-    def __init__(self, rows: int, device: torch.device) -> None:
-        """Start with room for `rows` rows, none of them set."""
-        self.flat = torch.zeros(1024, device=device)
-        self.start = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.width = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.used = 0
-        self.widths: set[int] = set()  # all that were ever put
-
-    def grow(self, rows: int) -> None:
-        """Make room for more rows."""
-        self.start, self.width = _enlarged(self.start, rows), _enlarged(self.width, rows)
-
-    def put(self, rows: Tensor, values: Tensor) -> bool:
-        """Set `rows` to `values` [n, width]; true if the tensors moved, so that recorded graphs are void."""
-        self.width[rows] = 0
-        moved = self.used + values.numel() > len(self.flat)
-        if moved:
-            self._compact(values.numel())
-        width = values.shape[1]
-        self.widths.add(width)
-        self.start[rows] = self.used + width * torch.arange(len(rows), device=rows.device)
-        self.width[rows] = width
-        self.flat[self.used : self.used + values.numel()] = values.flatten().to(self.flat.dtype)
-        self.used += values.numel()
-        return moved
-
-    def reserve(self, rows: Tensor, width: int) -> bool:
-        """Give `rows` room for `width` values each and leave what they hold; true as `put`."""
-        held, exists = self._padded(rows, width)
-        moved = self.put(rows, held)
-        self.width[rows] = exists.sum(1)
-        return moved
-
-    def overwrite(self, rows: Tensor, values: Tensor, chosen: Tensor | None) -> None:
-        """Set those `rows` that are `chosen` [n] to `values` [n, width], in the room they have; device work only."""
-        width = values.shape[1]
-        at = (self.start[rows].unsqueeze(1) + torch.arange(width, device=rows.device)).flatten()
-        every = None if chosen is None else chosen.repeat_interleave(width, output_size=len(at))
-        _set_rows(self.flat, at, values.flatten().to(self.flat.dtype), every)
-        _set_rows(self.width, rows, torch.full_like(rows, width), chosen)
-
-    def get(self, rows: Tensor, columns: int) -> tuple[Tensor, Tensor | None]:
-        """The stored values of `rows`, [..., columns] with zeros beyond a row's width, and which exist (None: all).
-
-        `rows` must have been put; which widths ever were is the host's knowledge (`widths`).
-        """
-        if self.widths == {columns}:
-            return self.flat[self.start[rows].unsqueeze(-1) + torch.arange(columns, device=rows.device)], None
-        return self._padded(rows, columns)
-
-    def _padded(self, rows: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-        column = torch.arange(columns, device=rows.device)
-        exists = column < self.width[rows].unsqueeze(-1)
-        at = (self.start[rows].unsqueeze(-1) + column).clamp_(max=len(self.flat) - 1)
-        return torch.where(exists, self.flat[at], torch.zeros((), device=rows.device, dtype=self.flat.dtype)), exists
-
-    def _compact(self, extra: int) -> None:
-        """Drop what no row points to any more and double the room until `extra` values more fit."""
-        rows = self.width.nonzero().flatten()
-        width = self.width[rows]
-        inside = torch.repeat_interleave(self.start[rows] - (width.cumsum(0) - width), width)
-        kept = self.flat[inside + torch.arange(len(inside), device=inside.device)]
-        size = len(self.flat)
-        while size < len(kept) + extra:
-            size *= 2
-        self.flat = torch.zeros(size, dtype=self.flat.dtype, device=self.flat.device)
-        self.flat[: len(kept)] = kept
-        self.start[rows] = width.cumsum(0) - width
-        self.used = len(kept)
 
 
 class EpisodicMemory:
@@ -125,7 +52,7 @@ class EpisodicMemory:
         self._seen_of_class = torch.zeros(1, dtype=torch.int64, device=device)
         self._base = torch.zeros((), dtype=torch.int64, device=device)  # first row of the open task
         self._per_class = slots
-        self._replayable = 0
+        self._candidates = torch.zeros(0, dtype=torch.int64, device=device)  # the rows that are replayable
         self._open: int | None = None
         self._class_counts: dict[int, Tensor] = {}
         self._row = torch.arange(rows, device=device)
@@ -175,9 +102,9 @@ class EpisodicMemory:
     def available(self, *, current: bool = False) -> int:
         """How many samples a draw can surely have; with `current`, the open task's own count too."""
         if not current or self._open is None:
-            return self._replayable
+            return len(self._candidates)
         room = self._per_class if self.policy == "class-ring" else self.slots
-        return self._replayable + min(self.seen[self._open], room)
+        return len(self._candidates) + min(self.seen[self._open], room)
 
     def draw(self, n: int, *, current: bool = False) -> Tensor:
         """Rows of `n` samples, uniform and without replacement; `n` must not exceed `available`.
@@ -191,6 +118,8 @@ class EpisodicMemory:
         """[times, n] rows: what `draw` gives when it is called so many times."""
         shape = times, 2, 1
         a, b = torch.randint(0, 2**31, shape, generator=self._generator, device=self.device).unbind(1)
+        if not current and self.device.type == "cpu":  # no shape to keep: only the candidates are hashed
+            return taken(self._candidates, _mix32_((self._candidates * (2 * a + 1)).add_(b)).topk(n).indices)
         candidates = self.replayable
         if current:
             candidates = candidates | (self.stored & (self.task * self.slots == self._base))
@@ -207,9 +136,9 @@ class EpisodicMemory:
         `logits` [n, classes] are kept with the samples, in the room that `reserve_logits` made as the task was opened.
         """
         rows, source, hit = self._places(y)
-        _set_rows(self.x, rows, x[source], hit)
-        _set_rows(self.y, rows, y[source], hit)
-        _set_rows(self.stored, rows, torch.ones_like(rows, dtype=torch.bool), hit)
+        set_rows(self.x, rows, x[source], hit)
+        set_rows(self.y, rows, y[source], hit)
+        set_rows(self.stored, rows, torch.ones_like(rows, dtype=torch.bool), hit)
         if logits is not None:
             self.logits["class"].overwrite(rows, logits[source], hit)
         self._seen += len(y)
@@ -264,14 +193,14 @@ class EpisodicMemory:
         return place % self.slots
 
     def _count(self) -> None:
-        self._replayable = int(self.replayable.sum())
+        self._candidates = self.replayable.nonzero().flatten()
 
     def _grow(self, rows: int) -> None:
         size = max(len(self.y), self.slots)
         while size < rows:
             size *= 2
         for name in ("x", "y", "task", "stored", "replayable"):
-            setattr(self, name, _enlarged(getattr(self, name), size))
+            setattr(self, name, enlarged(getattr(self, name), size))
         for kept in self.logits.values():
             kept.grow(size)
         self._row = torch.arange(size, device=self.device)
@@ -330,7 +259,7 @@ class EpisodicMemory:
             kept.used = len(flat)
             kept.widths = {int(width) for width in kept.width.unique() if width > 0}
             if len(flat) > len(kept.flat):
-                kept.flat = _enlarged(kept.flat, 2 ** math.ceil(math.log2(len(flat))))
+                kept.flat = enlarged(kept.flat, 2 ** math.ceil(math.log2(len(flat))))
             kept.flat[: len(flat)] = flat
         self._count()
         self.version += 1
@@ -343,16 +272,3 @@ def _mix32_(value: Tensor) -> Tensor:
     value.bitwise_xor_(value >> 16).mul_(0x85EBCA6B).bitwise_and_(low)
     value.bitwise_xor_(value >> 13).mul_(0xC2B2AE35).bitwise_and_(low)
     return value.bitwise_xor_(value >> 16)
-
-
-def _set_rows(target: Tensor, rows: Tensor, values: Tensor, chosen: Tensor | None) -> None:
-    """Set `rows` of `target` to `values`, only those that are `chosen` if there is a choice."""
-    if chosen is not None:
-        values = torch.where(chosen.view(-1, *[1] * (values.dim() - 1)), values, target[rows])
-    target.index_copy_(0, rows, values)
-
-
-def _enlarged(tensor: Tensor, rows: int) -> Tensor:
-    larger = torch.zeros((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-    larger[: len(tensor)] = tensor
-    return larger

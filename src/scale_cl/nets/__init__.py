@@ -9,6 +9,7 @@ from scale_cl.nets.mlp import MLP
 from scale_cl.nets.model import ContinualNet
 from scale_cl.nets.resnet import ReducedResNet18
 from scale_cl.nets.rows import Rows
+from scale_cl.nets.wrapped import OwnBackbone
 
 __all__ = [
     "MLP",
@@ -17,6 +18,7 @@ __all__ = [
     "Discriminator",
     "Heads",
     "Inputs",
+    "OwnBackbone",
     "ParameterGenerator",
     "ReducedResNet18",
     "Rows",

@@ -16,12 +16,12 @@ class Discriminator(nn.Module):
     missing: Tensor
 
     def __init__(self, width: int, *, generator: torch.Generator, capacity: int = 32) -> None:
-        """Draw the hidden layer and the fake output."""
+        """Draw the hidden layer and the fake output, with room for so many outputs."""
         super().__init__()
         self.width = width
         self.hidden = nn.utils.skip_init(nn.Linear, width, width)
-        self.weight, self.bias = Rows((width,), capacity + 1), Rows((), capacity + 1)
-        self.register_buffer("missing", torch.full((capacity + 1,), NO_CLASS), persistent=False)
+        self.weight, self.bias = Rows((width,), capacity), Rows((), capacity)
+        self.register_buffer("missing", torch.full((capacity,), NO_CLASS), persistent=False)
         weight, bias = linear_rows((width,), width, xavier=False, generator=generator)
         with torch.no_grad():
             self.hidden.weight.copy_(weight)
@@ -50,6 +50,6 @@ class Discriminator(nn.Module):
         self.missing[: self.outputs] = 0.0
 
     def forward(self, features: Tensor) -> Tensor:
-        """Raw logits [B, capacity + 1]; add `missing` before a softmax."""
+        """Raw logits [B, capacity]; add `missing` before a softmax."""
         hidden = torch.relu(self.hidden(features))
         return F.linear(hidden, self.weight.data, self.bias.data)

@@ -12,6 +12,8 @@ from scale_cl.nets.backbone import Backbone, Modulation
 from scale_cl.nets.rows import Rows, linear_rows
 
 FilmForm = Literal["branches", "sum"]
+Films = list[tuple[Tensor, Tensor]]
+"""Scale and shift at each site, [tasks or samples, C] each and of unit length."""
 
 
 class ParameterGenerator(nn.Module):
@@ -47,49 +49,56 @@ class ParameterGenerator(nn.Module):
         """A new task's embedding row, drawn N(0, 1)."""
         self.embedding.add(torch.randn(1, self.embedding_width, generator=generator))
 
-    def modulation(self, task: Tensor) -> Modulation:
-        """What FiLM does at each site for samples of these tasks [B]."""
-        embedded = F.embedding(task, self.embedding.data)
-        pairs = [self._unit_pair(layer(embedded)) for layer in self.layers]
+    def films(self) -> Films:
+        """What is made for each task so far: worth it when several forwards share it and tasks are few."""
+        return self._made(self.embedding.data[: self.embedding.count])
+
+    def modulation(self, task: Tensor, films: Films | None = None) -> Modulation:
+        """What FiLM does at each site for samples of these tasks [B]; `films` if they are made already."""
+        if films is None:
+            pairs = self._made(F.embedding(task, self.embedding.data))
+        else:
+            pairs = [(scale.index_select(0, task), shift.index_select(0, task)) for scale, shift in films]
 
         def modulate(site: int, h: Tensor, common: Tensor) -> Tensor:
             return film(h, *pairs[site], common=common, form=self.form)
 
         return modulate
 
-    def _unit_pair(self, generated: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and shift [B, C], each divided by its L2 norm."""
-        pair = generated.unflatten(1, (2, -1))
+    def _made(self, embedded: Tensor) -> Films:
+        generated = [layer(embedded).unflatten(1, (2, -1)) for layer in self.layers]
         if self.detach_norms:
-            pair = pair / torch.linalg.vector_norm(pair.detach(), dim=2, keepdim=True)
+            units = [v / torch.linalg.vector_norm(v.detach(), dim=2, keepdim=True) for v in generated]
         else:
-            pair = _Unit.apply(pair)  # type: ignore[no-untyped-call]
-        scale, shift = pair.unbind(1)
-        return scale, shift
+            units = _Units.apply(*generated)  # type: ignore[no-untyped-call]
+        return [(unit[:, 0], unit[:, 1]) for unit in units]
 
 
-class _Unit(torch.autograd.Function):
-    """v / |v| over the last dimension, with the short form of its gradient: (g - u (u . g)) / |v|."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor) -> Tensor:
-        unit: Tensor = v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
-        ctx.save_for_backward(v, unit)
-        return unit
+class _Units(torch.autograd.Function):
+    """v / |v| over the last dimension of each, with the short form of the gradient: (g - u (u . g)) / |v|."""
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        v, unit = ctx.saved_tensors
-        norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
-        gradient: Tensor = torch.addcmul(g, unit, (unit * g).sum(-1, keepdim=True), value=-1) / norm
-        return gradient
+    def forward(ctx: Any, *vectors: Tensor) -> tuple[Tensor, ...]:
+        norms = [torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in vectors]
+        units = tuple(v / norm for v, norm in zip(vectors, norms, strict=True))
+        ctx.save_for_backward(*units, *norms)
+        return units
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        units, norms = ctx.saved_tensors[: len(gradients)], ctx.saved_tensors[len(gradients) :]
+        return tuple(
+            torch.addcmul(g, unit, (unit * g).sum(-1, keepdim=True), value=-1) / norm
+            for g, unit, norm in zip(gradients, units, norms, strict=True)
+        )
 
 
 def film(h: Tensor, scale: Tensor, shift: Tensor, *, common: Tensor, form: FilmForm = "branches") -> Tensor:
     """Task-specific plus common features.
 
-    `branches` activates each before the sum, relu(scale * h + shift) + relu(h); `sum`, as the equations are printed, after
-    it: relu(scale * h + shift + h).
+    `branches` activates each before the sum, relu(scale * h + shift) + relu(h); `sum`, as the equations are printed,
+    after it: relu(scale * h + shift + h).
 
     Args:
         h: [B, C] or [B, C, H, W] pre-activations.

@@ -46,7 +46,8 @@ class Inputs(nn.Module):
         units = self._in_units(x)
         if self.standardise:
             deviation = (self.squares / self.count.clamp(min=1)).sqrt()
-            deviation = torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation))
+            varies = deviation > (1e-6 * self.mean.abs()).clamp(min=1e-30)
+            deviation = torch.where(varies, deviation, torch.full_like(deviation, torch.inf))  # 0 for what never varied
             units = (units - self.mean.view(self._wide).to(units)) / deviation.view(self._wide).to(units)
         return units.contiguous(memory_format=torch.channels_last) if self.channels_last else units
 

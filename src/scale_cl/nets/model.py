@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl.nets.backbone import Backbone, Modulation, unmodulated
-from scale_cl.nets.film import ParameterGenerator
+from scale_cl.nets.film import Films, ParameterGenerator
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
 
@@ -20,7 +20,13 @@ class ContinualNet(nn.Module):
         self.inputs, self.backbone, self.heads, self.generator = inputs, backbone, heads, generator
 
     def forward(
-        self, x: Tensor, task: Tensor, *, frozen_stem: bool = False, parts: tuple[int, ...] = ()
+        self,
+        x: Tensor,
+        task: Tensor,
+        *,
+        frozen_stem: bool = False,
+        parts: tuple[int, ...] = (),
+        films: Films | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Common features, features for the head, and logits of each sample's own head.
 
@@ -29,10 +35,11 @@ class ContinualNet(nn.Module):
             task: [B] int64.
             frozen_stem: no gradient is kept for what stands before the first FiLM site.
             parts: sizes of parts of the batch that have batch statistics of their own, as if each had a forward.
+            films: what the generator makes for each task, where that is known already.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen_stem):
             h = self.backbone.stem(x, parts)
-        common, features = self.backbone.top(h, self._modulation(task))
+        common, features = self.backbone.top(h, self._modulation(task, films))
         return common, features, self.heads(features, task)
 
     def common(self, x: Tensor, task: Tensor) -> Tensor:
@@ -40,8 +47,8 @@ class ContinualNet(nn.Module):
         common: Tensor = self.backbone.top(self.backbone.stem(x), self._modulation(task))[0]
         return common
 
-    def _modulation(self, task: Tensor) -> Modulation:
-        return unmodulated if self.generator is None else self.generator.modulation(task)
+    def _modulation(self, task: Tensor, films: Films | None = None) -> Modulation:
+        return unmodulated if self.generator is None else self.generator.modulation(task, films)
 
     def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
         """Make sure that head and embedding of task number `task` exist."""
@@ -51,8 +58,9 @@ class ContinualNet(nn.Module):
                 self.generator.add_task(generator=generator)
 
     def base_parameters(self) -> dict[str, Tensor]:
-        """Trunk and heads by name: what the inner step trains."""
-        return {name: p for name, p in self.named_parameters() if not name.startswith("generator.")}
+        """Trunk and heads by name: what the inner step trains; what is frozen is not among them."""
+        named = self.named_parameters()
+        return {name: p for name, p in named if p.requires_grad and not name.startswith("generator.")}
 
     def generator_parameters(self) -> dict[str, Tensor]:
         """Embedding and FiLM layers by name: what the outer step trains."""

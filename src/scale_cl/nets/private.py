@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.nets.backbone import Backbone, unmodulated
+from scale_cl.nets.film import Films
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
 from scale_cl.nets.mlp import MLP
@@ -33,7 +34,7 @@ class PrivateModules(nn.Module):
         self.pool = 1
         inputs = math.prod(shape)
         sizes = []  # outputs and inputs of each layer, the linear one last
-        if not isinstance(backbone, MLP):
+        if len(shape) == 3 and not isinstance(backbone, MLP):
             sides = [-(-side // 4) for side in shape[1:]]  # after two convolutions of stride 2
             self.pool = max(1, min(sides) // _GRID)
             sizes += [(channels, 9 * shape[0]), (channels, 9 * channels)]
@@ -98,7 +99,13 @@ class SharedPrivateNet(ContinualNet):
         return features
 
     def forward(
-        self, x: Tensor, task: Tensor, *, frozen_stem: bool = False, parts: tuple[int, ...] = ()
+        self,
+        x: Tensor,
+        task: Tensor,
+        *,
+        frozen_stem: bool = False,
+        parts: tuple[int, ...] = (),
+        films: Films | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Shared features, private and shared features together, and logits, of samples that are all of one task."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen_stem):

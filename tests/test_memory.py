@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.numbered_memory import CPU, POLICIES, filled, held, memory, numbered, write
 
 from scale_cl.errors import CheckpointError
-from scale_cl.memory import Policy, RaggedRows
+from scale_cl.memory import Policy
+from scale_cl.ragged import RaggedRows
 
 
 def stored_logits(kept: RaggedRows, row: int) -> list[float]:

@@ -15,7 +15,10 @@ RUNS = [line.split("#")[0].split(">")[0].split()[1:] for line in README.splitlin
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_python_block_of_the_readme_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_python_block_of_the_readme_runs(
+    number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     block = BLOCKS[number]
     assert len([line for line in block.splitlines() if line.strip()]) <= 10
     names: dict[str, Any] = {}
@@ -23,12 +26,15 @@ def test_a_python_block_of_the_readme_runs(number: int, capsys: pytest.CaptureFi
     if "result" in names:
         assert names["result"].acc > 80
         assert capsys.readouterr().out.startswith("accuracy 8")
+    elif "model" in names:
+        assert capsys.readouterr().out == "[0 1] [0 1]\n"
+        assert (tmp_path / "model.safetensors").is_file()
     else:
         assert names["logits"].shape == (3, 2)
 
 
-def test_the_readme_has_both_ways_of_use_from_python() -> None:
-    assert len(BLOCKS) == 2
+def test_the_readme_has_all_ways_of_use_from_python() -> None:
+    assert len(BLOCKS) == 3
     assert any("train(learner, stream)" in block for block in BLOCKS)
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scale_cl import learners, metrics, streams
     from scale_cl.errors import ScaleClError
+    from scale_cl.estimator import ContinualClassifier, ScaleClassifier
     from scale_cl.learners.scale import Scale, ScaleConfig
+    from scale_cl.nets import OwnBackbone
     from scale_cl.results import RunResult, SeedResult
     from scale_cl.streams import InputSpec, Stream, Task, TaskInfo
     from scale_cl.training import train, train_many
@@ -21,10 +23,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Config": "scale_cl.training.config",
+    "ContinualClassifier": "scale_cl.estimator",
     "InputSpec": "scale_cl.streams",
+    "OwnBackbone": "scale_cl.nets",
     "RunResult": "scale_cl.results",
     "Scale": "scale_cl.learners.scale",
     "ScaleClError": "scale_cl.errors",
+    "ScaleClassifier": "scale_cl.estimator",
     "ScaleConfig": "scale_cl.learners.scale",
     "SeedResult": "scale_cl.results",
     "Stream": "scale_cl.streams",
@@ -38,10 +43,13 @@ _MODULES = ("learners", "metrics", "streams")
 
 __all__ = [
     "Config",
+    "ContinualClassifier",
     "InputSpec",
+    "OwnBackbone",
     "RunResult",
     "Scale",
     "ScaleClError",
+    "ScaleClassifier",
     "ScaleConfig",
     "SeedResult",
     "Stream",

@@ -1,8 +1,8 @@
 """Recording a step as a CUDA graph, so that batches of ten do not drown in launches.
 
 A function of device tensors with fixed shapes and no host work is called through `Captured`. On a GPU its first call
-with a key runs as it is, the next one in a row is recorded, and from then on it is replayed; elsewhere it is just called.
-A recording changes nothing: eager calls and replays draw the same random numbers from the same generator.
+with a key runs as it is, the next one in a row is recorded, and from then on it is replayed; elsewhere it is just
+called. A recording changes nothing: eager calls and replays draw the same random numbers from the same generator.
 """
 
 from __future__ import annotations

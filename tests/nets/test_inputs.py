@@ -41,6 +41,14 @@ def test_a_constant_feature_is_centred_and_not_divided_by_zero() -> None:
     torch.testing.assert_close(inputs(x), torch.tensor([[0.0, -1.0], [0.0, 1.0]]))
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_features_of_any_scale_are_standardised_and_what_never_varied_is_nothing(scale: float) -> None:
+    inputs = Inputs((2,), None, standardise=True)
+    inputs.seen(scale * torch.tensor([[5.0, 1.0], [5.0, 3.0]]))
+    x = scale * torch.tensor([[5.0, 1.0], [900.0, 3.0]])
+    torch.testing.assert_close(inputs(x), torch.tensor([[0.0, -1.0], [0.0, 1.0]]))
+
+
 def test_augmentation_off_changes_nothing_and_draws_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     before, x = generator.get_state(), pixels(4)

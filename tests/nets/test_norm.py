@@ -35,8 +35,8 @@ def test_parts_have_statistics_of_their_own_in_order() -> None:
 def test_a_part_of_one_value_a_channel_uses_the_running_statistics_and_leaves_them() -> None:
     own = BatchNorm(4)
     own(sample(5))
-    before = own.running_var.clone()  # type: ignore[union-attr]
+    before = own.running_var.clone()
     single = sample(1, size=1)
     out = own(single)
-    assert torch.equal(own.running_var, before)  # type: ignore[arg-type]
+    assert torch.equal(own.running_var, before)
     torch.testing.assert_close(out, own.eval()(single))

@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 TORCH ?= 2.13.0
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(TORCH)
@@ -12,7 +13,7 @@ demo: $(INSTALLED)
 	$(BIN)/scale-cl demo
 
 test: check
-	$(BIN)/pytest --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --cov --cov-report=term
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from scale_cl.errors import ResultError
 def entry(*, name: str = "a processor", threads: int = 1, step_ms: float = 2.0) -> dict[str, Any]:
     row = {"stream": "digits", "learner": "scale", "ratio": 3.0, "step_ms": step_ms}
     environment = {"device": "cpu", "device_name": name, "threads": threads}
-    return {"schema": history.SCHEMA, "environment": environment, "steps": [row]}
+    return {"schema": history.SCHEMA, "when": "2026-01-02T03:04:05", "environment": environment, "steps": [row]}
 
 
 def test_entries_come_back_in_their_order(tmp_path: Path) -> None:
@@ -27,18 +27,25 @@ def test_entries_come_back_in_their_order(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 3
 
 
+def ratios(lines: list[str]) -> list[str]:
+    return [line.split()[-1] for line in lines]
+
+
 def test_only_machines_of_one_kind_are_compared() -> None:
-    kept = [entry(step_ms=1.0), entry(step_ms=4.0), entry(name="another", step_ms=5.0), entry(threads=2)]
-    found = history.last_of_same_kind(kept, entry())
-    assert found is not None
-    assert found["steps"][0]["step_ms"] == 4.0
-    assert history.last_of_same_kind(kept, entry(name="a third")) is None
+    kept = [entry(step_ms=1.0), entry(step_ms=4.0), entry(name="another", step_ms=5.0), entry(threads=2, step_ms=8.0)]
+    assert ratios(history.comparison(entry(step_ms=2.0), kept)) == ["1.00", "0.50"]
+    assert history.comparison(entry(name="a third"), kept) == []
 
 
 def test_a_slowdown_is_a_ratio_above_one() -> None:
-    lines = history.comparison(entry(step_ms=3.0), entry(step_ms=2.0))
-    assert [line.split()[-1] for line in lines] == ["1.00", "1.50"]
+    lines = history.comparison(entry(step_ms=3.0), [entry(step_ms=2.0)])
+    assert ratios(lines) == ["1.00", "1.50"]
     assert lines[1].startswith("step of scale on digits, ms")
+
+
+def test_a_figure_is_compared_with_the_last_entry_that_has_it() -> None:
+    without = {**entry(), "steps": []}
+    assert ratios(history.comparison(entry(step_ms=3.0), [entry(step_ms=2.0), without])) == ["1.00", "1.50"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": "another"}', "\n"])

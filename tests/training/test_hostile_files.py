@@ -28,8 +28,9 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
+EXAMPLE = example()
 many = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-soaked = settings(max_examples=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+soaked = settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def altered(text: bytes, at: int, piece: bytes) -> bytes:
@@ -55,7 +56,7 @@ def put(content: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def check_checkpoint_bytes(folder: Path, at: int, piece: bytes, half: str) -> None:
-    path = checkpoint.write(folder, example())
+    path = checkpoint.write(folder, EXAMPLE)
     target = path.with_suffix(half)
     target.write_bytes(altered(target.read_bytes(), at, piece))
     with contextlib.suppress(ScaleClError):
@@ -64,7 +65,7 @@ def check_checkpoint_bytes(folder: Path, at: int, piece: bytes, half: str) -> No
 
 def check_checkpoint_content(folder: Path, data: st.DataObject) -> None:
     """Content changed at will, by someone who knows how to make the checksum right."""
-    path = checkpoint.write(folder, example())
+    path = checkpoint.write(folder, EXAMPLE)
     content = json.loads(path.read_text())
     del content["checksum"]
     content = put(content, data.draw(st.sampled_from(paths_in(content))), data.draw(plain))
@@ -76,7 +77,7 @@ def check_checkpoint_content(folder: Path, data: st.DataObject) -> None:
 
 
 def check_tensors(folder: Path, at: int, piece: bytes) -> None:
-    path = checkpoint.write(folder, example())
+    path = checkpoint.write(folder, EXAMPLE)
     tensors = path.with_suffix(".safetensors")
     data = altered(tensors.read_bytes(), at % 3000, piece)
     tensors.write_bytes(data)

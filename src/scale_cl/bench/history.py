@@ -39,21 +39,22 @@ def append(path: Path, entry: Entry) -> None:
     files.write_text(path, "\n".join(lines) + "\n")
 
 
-def last_of_same_kind(entries: list[Entry], entry: Entry) -> Entry | None:
-    """The latest entry that the same kind of machine made, with as many threads."""
-    same = [each for each in entries if _kind(each) == _kind(entry)]
-    return same[-1] if same else None
+def comparison(entry: Entry, earlier: list[Entry]) -> list[str]:
+    """A line for each figure that a machine of the same kind, with as many threads, gave before.
 
-
-def comparison(entry: Entry, before: Entry) -> list[str]:
-    """A line for each figure that both have: what it is, what it was, and the ratio; above 1 is slower or larger."""
-    now, then = figures(entry), figures(before)
-    width = max((len(name) for name in now if name in then), default=0)
-    return [
-        f"{name:{width}}  {now[name]:10.4g}  was {then[name]:10.4g}  ratio {now[name] / then[name]:.2f}"
-        for name in now
-        if name in then and then[name] > 0
-    ]
+    What it is, what it was when it was last measured, and the ratio; above 1 is slower or larger.
+    """
+    then: dict[str, tuple[float, str]] = {}
+    for each in earlier:
+        if _kind(each) == _kind(entry):
+            then |= {name: (value, each["when"][:10]) for name, value in figures(each).items() if value > 0}
+    now = {name: value for name, value in figures(entry).items() if name in then}
+    width = max(map(len, now), default=0)
+    lines = []
+    for name, value in now.items():
+        old, when = then[name]
+        lines.append(f"{name:{width}}  {value:10.4g}  was {old:10.4g} on {when}  ratio {value / old:.2f}")
+    return lines
 
 
 def figures(entry: Entry) -> dict[str, float]:
@@ -80,9 +81,4 @@ def _who(row: Entry) -> str:
 
 def _kind(entry: Entry) -> tuple[object, ...]:
     made_with = entry["environment"]
-    return torch_kind(made_with["device"]), made_with["device_name"], made_with["threads"]
-
-
-def torch_kind(device: str) -> str:
-    """`cuda` of `cuda:0`."""
-    return device.partition(":")[0]
+    return made_with["device"].partition(":")[0], made_with["device_name"], made_with["threads"]

@@ -48,7 +48,7 @@ def bench(
     history: Annotated[Path, typer.Option(metavar="FILE", help="The history, a line a benchmark.")] = _HISTORY,
     save: Annotated[bool, typer.Option("--save", help="Add this benchmark to the history.")] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Print ratios to the history's last one of such a machine.")
+        bool, typer.Option("--compare", help="Print ratios to what the history has of such a machine.")
     ] = False,
 ) -> None:
     """Measure speed and memory: JSON and a plot, and a history that shows a slowdown."""
@@ -83,14 +83,11 @@ def bench(
     for line in _lines(entry):
         typer.echo(line)
     if compare:
-        last = kept.last_of_same_kind(before, entry)
+        lines = kept.comparison(entry, before)
         typer.echo("")
-        if last is None:
-            typer.echo(f"{history} has no benchmark of such a machine to compare with")
-        else:
-            typer.echo(f"against {last['when']}; a ratio above 1 is slower or larger")
-            for line in kept.comparison(entry, last):
-                typer.echo(line)
+        typer.echo("a ratio above 1 is slower or larger" if lines else f"{history} has nothing of such a machine")
+        for line in lines:
+            typer.echo(line)
     typer.echo(f"wrote {directory / 'bench.json'} and bench.png", err=True)
 
 

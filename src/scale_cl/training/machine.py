@@ -10,8 +10,6 @@ from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute
 from scale_cl.training.config import RunSettings
 
-_LARGEST_BLOCK = 31 * 2**20  # bytes; just below the largest that counts
-
 
 def choose_device(name: str) -> torch.device:
     """The device that `auto`, `cpu`, `cuda` or `cuda:N` means here."""
@@ -32,10 +30,6 @@ def prepare(run: RunSettings) -> torch.device:
     """Set what a run needs for the whole process, and say on which device it is."""
     device = choose_device(run.device)
     torch.set_num_threads(run.threads)
-    if device.type == "cpu":
-        # glibc raises its limits to the largest block ever freed: a step's memory then stays with the process, and is
-        # not given back and paged in again at every step
-        torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cudnn.conv.fp32_precision = "ieee" if run.precision == "fp32" else "tf32"  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR
@@ -67,6 +67,7 @@ vectors = st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=4, max_
 
 
 @given(vectors, vectors)
+@example([1.0, 0.0, 0.0, 0.0], [-1e-200, 0.0, 0.0, 0.0])
 def test_what_is_left_never_points_against_the_reference(g: list[float], reference: list[float]) -> None:
     one, other = torch.tensor(g, dtype=torch.float64), torch.tensor(reference, dtype=torch.float64)
     result = projected(one, other)

@@ -58,4 +58,5 @@ class Agem(ReplayLearner):
 def projected(gradient: Tensor, reference: Tensor) -> Tensor:
     """`gradient` without its component along `reference` where that is negative (equation 11)."""
     along = (gradient * reference).sum()
-    return torch.where(along < 0, gradient - along / reference.square().sum() * reference, gradient)
+    length = reference.square().sum().clamp(min=torch.finfo(reference.dtype).tiny)  # a square may underflow to 0
+    return torch.where(along < 0, gradient - along / length * reference, gradient)

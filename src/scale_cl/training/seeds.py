@@ -143,6 +143,11 @@ def _over_processes(
     watcher = _Together(observer, config.seeds)
     listener = threading.Thread(target=watcher.listen, args=(events,), daemon=True)
     listener.start()
+
+    def hear_out() -> None:  # all that was sent is passed on: the queue is read in order, and this is its last
+        events.put(None)
+        listener.join(timeout=10)
+
     try:
         with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=(events, stopping)) as pool:
             with interruption.blocked():
@@ -155,6 +160,7 @@ def _over_processes(
                         break
                 else:
                     results = [future.result() for future in futures]
+                    hear_out()
                     watcher.close()
                     return results
             finally:  # an error, or the wish to stop: whoever still runs saves and ends
@@ -163,8 +169,7 @@ def _over_processes(
     except BrokenProcessPool:
         raise ScaleClError(_KILLED) from None
     finally:
-        events.put(None)
-        listener.join(timeout=10)
+        hear_out()
     raise _reason(futures)
 
 

@@ -161,6 +161,9 @@ def test_a_seed_is_not_taken_for_a_run(tmp_path: Path) -> None:
         ({"seeds": 5}, "has no len"),
         ({"seeds": []}, "lists of the same length"),
         ({"seconds_wall": "long"}, "could not convert"),
+        ({"seconds_wall": 10**400}, "int too large"),
+        ({"acc": [75.0625, 10**400]}, "int too large"),
+        ({"seeds": [0, "1" * 10**6]}, "'seed' is '111"),
         ({"environment": []}, "'environment' is"),
     ],
 )
@@ -169,6 +172,7 @@ def test_a_damaged_file_is_refused_with_the_reason(tmp_path: Path, changes: dict
     with pytest.raises(ResultError) as error:
         results.read(tmp_path)
     assert "result.json is damaged: " in str(error.value)
+    assert len(str(error.value)) < 1000
     assert reason in str(error.value)
 
 

@@ -43,6 +43,14 @@ class CheckpointError(ScaleClError, ValueError):
     """A checkpoint is missing, damaged, foreign or of a newer version."""
 
 
+class ExportError(ScaleClError):
+    """A model cannot be exported, or the exported one does not answer as the learner does."""
+
+
+class TrackerError(ScaleClError):
+    """A tracker is not installed, or cannot start."""
+
+
 class DivergenceError(ScaleClError, ArithmeticError):
     """A loss or a gradient is not a finite number any more."""
 

@@ -5,8 +5,8 @@ Everything but `seconds_*` and `environment` is a function of the config and the
 
 from __future__ import annotations
 
-import json
 import math
+import reprlib
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +15,13 @@ from typing import Any
 
 from scale_cl import files, metrics
 from scale_cl.errors import ResultError
+from scale_cl.versioned import Format
 
 SCHEMA = 1
 RESULT_NAME = "result.json"
 SEEDS_FOLDER = "seeds"
 MEASURES = ("acc", "fm", "la", "bwt")
+_LARGEST = 1 << 30  # bytes
 
 
 @dataclass(frozen=True)
@@ -205,27 +207,14 @@ class _Damage:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, KeyError):
             raise ResultError(f"{self.path} is damaged: {error.args[0]!r} is missing") from error
-        if isinstance(error, ValueError | TypeError):
+        if isinstance(error, ValueError | TypeError | OverflowError):
             raise ResultError(f"{self.path} is damaged: {error}") from error
 
 
 def _load(path: Path, kind: str) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ResultError(f"{path} does not exist; a finished run holds a {RESULT_NAME}") from None
-    except OSError as error:
-        raise ResultError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ResultError(f"{path} is damaged: it is not JSON") from None
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or "kind" not in content:
-        raise ResultError(f"{path} is not a result of scale-cl: it has no schema version and kind")
-    if schema > SCHEMA:
-        raise ResultError(f"{path} has schema {schema}, this version reads up to {SCHEMA}: use a newer scale-cl")
-    if content["kind"] != kind:
-        raise ResultError(f"{path} holds a {content['kind']!r}, expected a {kind!r}")
-    return dict(content)
+    missing = f"{{path}} does not exist; a finished run holds a {RESULT_NAME}"
+    expected = Format("a result", kind, SCHEMA, ResultError, _LARGEST, siblings=("run", "seed"), missing=missing)
+    return expected.read(path)
 
 
 def _seed_of(row: dict[str, Any]) -> SeedResult:
@@ -243,7 +232,8 @@ def _seed_of(row: dict[str, Any]) -> SeedResult:
     for measure in MEASURES:
         stored, computed = row[measure], getattr(seed, measure)
         if not _agree(stored, computed):
-            raise ValueError(f"{measure} of seed {seed.seed} is {stored!r}, but its matrix gives {computed}")
+            shown = reprlib.repr(stored)
+            raise ValueError(f"{measure} of seed {seed.seed} is {shown}, but its matrix gives {computed}")
     return seed
 
 
@@ -261,12 +251,12 @@ def _checked_matrix(matrix: Any, size: int) -> list[list[float | None]]:
         raise ValueError(f"the matrix is not of {size} x {size} accuracies")
     for value in (v for row in matrix for v in row if v is not None):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            raise ValueError(f"the matrix holds {value!r}, which is not a percentage")
+            raise ValueError(f"the matrix holds {reprlib.repr(value)}, which is not a percentage")
     return [list(row) for row in matrix]
 
 
 def _typed(row: dict[str, Any], key: str, kind: Callable[..., Any]) -> Any:
     value = row[key]
     if type(value) is not kind:
-        raise ValueError(f"{key!r} is {value!r}, which is not of type {getattr(kind, '__name__', kind)}")
+        raise ValueError(f"{key!r} is {reprlib.repr(value)}, which is not of type {getattr(kind, '__name__', kind)}")
     return value

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.learners.sameness import differences
 from tests.training.small_streams import colours, few_digits
 
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.learners import Compute, Learner, catalog
 from scale_cl.streams import Stream
-from scale_cl.training import NoObserver, train, train_many
+from scale_cl.training import NoObserver, checkpoint, stored_samples, train, train_many
 from scale_cl.training.checkpoint import found
 from scale_cl.training.keeper import Keeper, fingerprint, seed_folder
 
@@ -148,6 +149,21 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
     assert differences(learner, straight) == []
 
 
+def test_a_newer_checkpoint_is_not_passed_over_for_an_older_one(tmp_path: Path) -> None:
+    stream = few_digits()
+    newest, older = stopped(tmp_path, stream)
+    newest.write_text(newest.read_text().replace('"schema": 1', '"schema": 2', 1))
+    before = {p: p.read_bytes() for p in newest.parent.iterdir()}
+    for attempt in (
+        lambda: train(make("er", stream), stream, keeper=Keeper(tmp_path, every=5, resume=True)),
+        lambda: stored_samples.delete(newest.parent),
+    ):
+        with pytest.raises(CheckpointError, match="has schema 2, this version reads up to 1: use a newer scale-cl"):
+            attempt()
+    assert {p: p.read_bytes() for p in newest.parent.iterdir()} == before
+    assert older.exists()
+
+
 def test_when_none_is_good_the_run_does_not_begin_anew_by_itself(tmp_path: Path) -> None:
     stream = few_digits()
     for path in stopped(tmp_path, stream):
@@ -170,6 +186,16 @@ def test_checkpoints_of_another_run_are_foreign(tmp_path: Path) -> None:
         train(make("er", other), other, keeper=Keeper(tmp_path, resume=True))
 
 
+def test_a_checkpoint_of_another_kind_of_device_is_told_so(tmp_path: Path) -> None:
+    stream = few_digits()
+    for path in stopped(tmp_path, stream):
+        saved = checkpoint.read(path)
+        saved.state["tensors"]["rng"] = torch.zeros(16, dtype=torch.uint8)  # as long as a GPU's
+        checkpoint.write(path.parent, saved)
+    with pytest.raises(CheckpointError, match=r"made on another kind of device than cpu.*resume it where it ran"):
+        train(make("er", stream), stream, keeper=Keeper(tmp_path, resume=True))
+
+
 def test_a_finished_seed_gives_its_result_without_a_step(tmp_path: Path) -> None:
     stream = few_digits()
     wanted = train(make("er", stream), stream, keeper=Keeper(tmp_path))
@@ -180,8 +206,6 @@ def test_a_finished_seed_gives_its_result_without_a_step(tmp_path: Path) -> None
 def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     stream = few_digits()
     stopped(tmp_path, stream)
-    from scale_cl.training import checkpoint
-
     before = checkpoint.read(found(seed_folder(tmp_path, 0))[0])
     result = train(make("er", stream), stream, keeper=Keeper(tmp_path, resume=True))
     assert result.seconds_train > before.seconds_train > 0

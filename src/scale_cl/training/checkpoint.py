@@ -2,7 +2,8 @@
 
 Two files, `at-00003-00000120.safetensors` with the tensors and `at-00003-00000120.json` with everything else (3 tasks
 done, 120 steps into the next). The JSON is written last and holds the checksum of the tensors and one of itself, so
-that a checkpoint is there whole or not at all. Reading runs no code of the file's.
+that a checkpoint is there whole or not at all. One that is replaced is there, the old or the new, at every moment: the
+new tensors have a name of their own until the JSON speaks of them. Reading runs no code of the file's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +23,17 @@ import scale_cl
 from scale_cl import files
 from scale_cl.errors import CheckpointError
 from scale_cl.learners import State
+from scale_cl.versioned import Format
 
 SCHEMA = 1
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from this schema to the next
-_NAME = re.compile(r"at-(\d{5,})-(\d{8,})\.(json|safetensors)")
+_NEXT = ".next.safetensors"  # tensors that are to replace those of a checkpoint that is there
+_NAME = re.compile(r"(at-(\d{5,})-(\d{8,}))\.(json|safetensors|next\.safetensors)")
 _LARGEST_JSON = 64 << 20  # bytes
+
+
+class NewerCheckpointError(CheckpointError):
+    """A checkpoint is of a newer version: it is good, and no older one may take its place."""
 
 
 class Position(NamedTuple):
@@ -73,8 +80,11 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         "tensors": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
     }
     path = folder / f"{name_of(checkpoint.position)}.json"
-    files.write_bytes(path.with_suffix(".safetensors"), data)
-    files.write_json(path, {**content, "checksum": checksum(content)})
+    tensors_path = path.with_suffix(_NEXT if path.exists() else ".safetensors")
+    files.write_bytes(tensors_path, data)
+    files.write_json(path, {**content, "checksum": checksum(content)})  # from here on the new one is the one
+    if tensors_path.name.endswith(_NEXT):
+        files.put_in_place(tensors_path, path.with_suffix(".safetensors"))
     return path
 
 
@@ -98,10 +108,15 @@ def found(folder: Path) -> list[Path]:
 
 def keep_newest(folder: Path, count: int) -> None:
     """Remove all but the newest `count` checkpoints, and whatever a killed writer has left."""
-    kept = {path.stem for path in found(folder)[:count]}
+    keep_only(folder, found(folder)[:count])
+
+
+def keep_only(folder: Path, paths: Sequence[Path]) -> None:
+    """Remove all checkpoints but those whose JSON is at one of `paths`, and whatever a killed writer has left."""
+    kept = {path.stem for path in paths}
     for path in sorted(folder.iterdir()):  # .json comes before .safetensors: a checkpoint loses its head first
         ours = _NAME.fullmatch(path.name)
-        if (ours and path.stem not in kept) or (path.name.startswith(".at-") and path.name.endswith(".tmp")):
+        if (ours and ours[1] not in kept) or (path.name.startswith(".at-") and path.name.endswith(".tmp")):
             path.unlink(missing_ok=True)
 
 
@@ -129,27 +144,20 @@ def read(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     if name_of(position) != path.stem:
         raise CheckpointError(f"{path} is foreign: it says that it is {name_of(position)}")
-    tensors = _tensors(path.with_suffix(".safetensors"), size, digest)
+    try:
+        tensors = _tensors(path.with_suffix(".safetensors"), size, digest)
+    except CheckpointError:
+        if not path.with_suffix(_NEXT).exists():
+            raise
+        tensors = _tensors(path.with_suffix(_NEXT), size, digest)  # a writer was killed before it put them in place
     return Checkpoint(**plain, position=position, matrix=matrix, state={"tensors": tensors, "meta": meta})
 
 
 def _content(path: Path) -> dict[str, Any]:
     """The JSON, checked against its own checksum and brought to this version's schema."""
-    try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise CheckpointError(f"{path} is larger than {_LARGEST_JSON} bytes: it is not a checkpoint")
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{path} is damaged: it is not JSON") from None
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or content.get("kind") != "checkpoint":
-        raise CheckpointError(f"{path} is not a checkpoint of scale-cl: it has no schema version and kind")
-    if schema > SCHEMA:
-        raise CheckpointError(f"{path} has schema {schema}, this version reads up to {SCHEMA}: use a newer scale-cl")
+    expected = Format("a checkpoint", "checkpoint", SCHEMA, CheckpointError, _LARGEST_JSON, newer=NewerCheckpointError)
+    content = expected.read(path)
+    schema = content["schema"]
     stored = content.pop("checksum", None)
     try:
         right = stored == checksum(content)
@@ -159,7 +167,7 @@ def _content(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: its checksum is another")
     for older in range(schema, SCHEMA):
         content = MIGRATIONS[older](content)
-    return dict(content)
+    return content
 
 
 def _tensors(path: Path, size: object, digest: object) -> dict[str, Any]:
@@ -185,7 +193,7 @@ def _tensors(path: Path, size: object, digest: object) -> dict[str, Any]:
 def _named_position(path: Path) -> tuple[int, int]:
     match = _NAME.fullmatch(path.name)
     assert match
-    return int(match[1]), int(match[2])
+    return int(match[2]), int(match[3])
 
 
 def _typed(content: dict[str, Any], key: str, kind: type) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint
@@ -119,6 +121,8 @@ class Keeper:
                 self._check(path, found, lane)
                 with lane.on_device():
                     lane.learner.load_state_dict(found.state)
+            except checkpoint.NewerCheckpointError:
+                raise  # to go on from an older one would be to overwrite it
             except CheckpointError as error:
                 refused = str(error)
                 _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
@@ -145,6 +149,12 @@ class Keeper:
             raise CheckpointError(f"{path} is foreign: it was made with another config")
         if found.data != self._data[stream.seed]:
             raise CheckpointError(f"{path} was made with other data than the stream has now")
+        drawn, here = found.state["tensors"].get("rng"), torch.Generator(lane.learner.device).get_state()
+        if drawn is not None and drawn.shape != here.shape:
+            raise CheckpointError(
+                f"{path} was made on another kind of device than {lane.learner.device}, where its random numbers "
+                "cannot go on: resume it where it ran"
+            )
         if len(found.matrix) != len(stream) or found.position.stage > len(lane.stages):
             raise CheckpointError(f"{path} is damaged: it has {len(found.matrix)} tasks, the stream has {len(stream)}")
 

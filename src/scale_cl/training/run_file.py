@@ -5,15 +5,17 @@ Whoever finds it knows that the run is not finished, and has all that is needed 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scale_cl import files
 from scale_cl.errors import CheckpointError
+from scale_cl.streams.root import data_root
 from scale_cl.training.config import SECTIONS, Config, resolve
+from scale_cl.versioned import Format
 
 SCHEMA = 1
 RUN_NAME = "run.json"
@@ -36,7 +38,8 @@ def write(directory: Path, asked: Asked) -> None:
         "schema": SCHEMA,
         "kind": "started",
         "config": asked.config.as_dict(),
-        "data": None if root is None else str(Path(root).absolute()),
+        "here": str(Path.cwd()),
+        "data": None if root is None else str(data_root(root).absolute()),
         "arguments": asked.arguments,
     }
     files.write_json(directory / RUN_NAME, content)
@@ -50,26 +53,24 @@ def remove(directory: Path) -> None:
 def read(directory: Path) -> Asked:
     """The unfinished run in `directory`; CheckpointError if there is none, or its note is damaged, foreign or newer."""
     path = directory / RUN_NAME
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise CheckpointError(f"{path} is larger than {_LARGEST} bytes: it is not the note of a run")
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{directory} holds no unfinished run: it has no {RUN_NAME}") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{path} is damaged: it is not JSON") from None
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or content.get("kind") != "started":
-        raise CheckpointError(f"{path} is not the note of a run of scale-cl: it has no schema version and kind")
-    if schema > SCHEMA:
-        raise CheckpointError(f"{path} has schema {schema}, this version reads up to {SCHEMA}: use a newer scale-cl")
-    data, arguments = content.get("data"), content.get("arguments")
-    if not isinstance(data, str | None) or not isinstance(arguments, list | None):
-        raise CheckpointError(f"{path} is damaged: 'data' or 'arguments' is of another type")
+    missing = "{path.parent} holds no unfinished run: it has no {path.name}"
+    content = Format("the note of a run", "started", SCHEMA, CheckpointError, _LARGEST, missing=missing).read(path)
+    here, data, arguments = (content.get(key) for key in ("here", "data", "arguments"))
+    if not isinstance(here, str | None) or not isinstance(data, str | None) or not isinstance(arguments, list | None):
+        raise CheckpointError(f"{path} is damaged: 'here', 'data' or 'arguments' is of another type")
     named = None if arguments is None else [str(a) for a in arguments]
-    return Asked(config_of(content.get("config"), path), None if data is None else Path(data), named)
+    config = _found_again(config_of(content.get("config"), path), here)
+    return Asked(config, None if data is None else Path(data), named)
+
+
+def _found_again(config: Config, here: str | None) -> Config:
+    """The config with images of a relative path where they were, if they are still there; else where they are now."""
+    there = config if here is None else replace(config, base=Path(here))
+    own = there.own_data
+    with contextlib.suppress(OSError):
+        if own is not None and own.path.exists():
+            return there
+    return config
 
 
 def config_of(content: Any, path: Path) -> Config:

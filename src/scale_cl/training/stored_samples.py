@@ -7,6 +7,7 @@ counted, a deleted sample gives its slot to a copy of one that stays, and if non
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from scale_cl.training.checkpoint import Checkpoint
 
 _MEMORIES = ("memory", "semantic")
 _LOGITS = ("class", "task")
+_log = logging.getLogger("scale_cl")
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,26 @@ class Stored:
 
 
 def newest(folder: Path) -> Checkpoint:
-    """The newest checkpoint in `folder`, checked."""
-    paths = checkpoint.found(folder)
-    if not paths:
-        raise CheckpointError(f"{folder} holds no checkpoint")
-    saved = checkpoint.read(paths[0])
+    """The newest good checkpoint in `folder`: the one that a resumed run would go on from."""
+    refused = f"{folder} holds no checkpoint"
+    for path in checkpoint.found(folder):
+        try:
+            return _checked(path)
+        except checkpoint.NewerCheckpointError:
+            raise  # it is good, and to be left alone
+        except CheckpointError as error:
+            refused = str(error)
+            _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
+    raise CheckpointError(refused)
+
+
+def _checked(path: Path) -> Checkpoint:
+    saved = checkpoint.read(path)
     try:
         check_plain_values(saved.state["meta"])
         check_memories(saved.state["tensors"], [classes for _, classes in saved.state["meta"]["tasks"]])
     except (KeyError, IndexError, RuntimeError, TypeError) as error:
-        raise CheckpointError(f"{paths[0]} is damaged: {error}") from None
+        raise CheckpointError(f"{path} is damaged: {error}") from None
     return saved
 
 
@@ -89,12 +101,12 @@ def without(saved: Checkpoint, samples: Iterable[Stored]) -> Checkpoint:
 
 
 def delete(folder: Path, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) -> int:
-    """Delete samples from the newest checkpoint in `folder` and remove those before it; how many they were."""
+    """Delete samples from the newest good checkpoint in `folder` and remove all others; how many they were."""
     saved = newest(folder)
     samples = chosen(saved, ids=ids, tasks=tasks)
     try:
-        checkpoint.write(folder, without(saved, samples))
-        checkpoint.keep_newest(folder, 1)  # the older ones hold the samples as well
+        path = checkpoint.write(folder, without(saved, samples))
+        checkpoint.keep_only(folder, [path])  # the others, damaged ones too, hold the samples as well
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written to: {error.strerror or error}; try again") from error
     return len(samples)

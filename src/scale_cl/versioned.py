@@ -1,0 +1,62 @@
+"""Reading the package's own JSON files: each says of what kind and of which schema version it is, or is refused."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scale_cl.errors import ScaleClError
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a reader expects of a file, and how it calls it when it is something else."""
+
+    what: str  # "a checkpoint"
+    kind: str  # that the file must have
+    schema: int  # the newest that is understood
+    error: type[ScaleClError]
+    largest: int  # bytes; more are not read
+    siblings: tuple[str, ...] = ()  # kinds that are told by their name, not called foreign
+    missing: str = "{path} does not exist"
+    newer: type[ScaleClError] | None = None  # for a newer schema, if that is to be told apart
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """The content, whose schema is at most this one's; `error` if it is missing, damaged, foreign or newer."""
+        return self.checked(path, self._parsed(path))
+
+    def _parsed(self, path: Path) -> Any:
+        try:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe would never end
+                raise self.error(f"{path} cannot be read: it is not a plain file")
+            if found.st_size > self.largest:
+                raise self.error(f"{path} is larger than {self.largest} bytes: it is not {self.what}")
+            return json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise self.error(self.missing.format(path=path)) from None
+        except OSError as error:
+            raise self.error(f"{path} cannot be read: {error.strerror or error}") from None
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, self.error):
+                raise
+            raise self.error(f"{path} is damaged: it is not JSON") from None
+
+    def checked(self, path: Path, content: Any) -> dict[str, Any]:
+        """`content` of the file at `path`, if its kind and schema are those expected."""
+        schema, kind = (content.get(key) if isinstance(content, dict) else None for key in ("schema", "kind"))
+        foreign = self.error(f"{path} is not {self.what} of scale-cl: it has no schema version and kind")
+        if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or not isinstance(kind, str):
+            raise foreign
+        if schema > self.schema:
+            raise (self.newer or self.error)(
+                f"{path} has schema {schema}, this version reads up to {self.schema}: use a newer scale-cl"
+            )
+        if kind != self.kind:
+            if kind in self.siblings:
+                raise self.error(f"{path} holds a {kind!r}, expected a {self.kind!r}")
+            raise foreign
+        return dict(content)

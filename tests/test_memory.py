@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.numbered_memory import CPU, POLICIES, filled, held, memory, numbered, write
 
 from scale_cl.errors import CheckpointError
 from scale_cl.memory import Policy
 from scale_cl.ragged import RaggedRows
+from tests.numbered_memory import CPU, POLICIES, filled, held, memory, numbered, write
 
 
 def stored_logits(kept: RaggedRows, row: int) -> list[float]:
@@ -200,3 +200,17 @@ def test_a_state_goes_on_as_if_it_had_not_been_saved(policy: Policy, is_open: bo
 def test_a_state_of_another_shape_is_refused() -> None:
     with pytest.raises(CheckpointError, match="this learner keeps 5 a task"):
         memory(5).load_state_dict(filled(memory(4), [2]).state_dict())
+
+
+def test_the_short_way_to_write_a_ring_on_a_cpu_stores_the_same() -> None:
+    short, long = (memory(6) for _ in range(2))
+    long.on_host = False
+    for task, sizes in enumerate([(4, 1, 3), (6, 6), (20, 5), (2,), (7,)]):
+        for kept in (short, long):
+            kept.open(task, 3)
+            for number, n in enumerate(sizes):
+                write(kept, *numbered(1000 * task + 100 * number, n))
+                assert kept.latest().tolist() == [6 * task + (sum(sizes[: number + 1]) - 1) % 6]
+            kept.close()
+        mine, theirs = short.state_dict(), long.state_dict()
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.numbered_memory import POLICIES, filled, held, memory, numbered, write
 
 from scale_cl.memory import Policy
+from tests.numbered_memory import POLICIES, filled, held, memory, numbered, write
 
 
 @given(
@@ -125,3 +125,11 @@ def test_a_reservoir_keeps_every_sample_with_the_same_chance(batch: int) -> None
 
 def _chi_square(counts: list[int], expected: float) -> float:
     return sum((count - expected) ** 2 / expected for count in counts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_short_way_on_a_cpu_draws_what_a_gpu_would_be_asked_for(seed: int) -> None:
+    short, long = (filled(memory(50, seed=seed), [50, 30, 50, 7]) for _ in range(2))
+    long.on_host = False
+    for size in (0, 1, 64, short.available()):
+        assert torch.equal(short.draws(3, size), long.draws(3, size))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scale_cl.errors import CheckpointError
@@ -38,9 +40,10 @@ class EpisodicMemory:
         """Allocate for the `tasks` foreseen (by default what 256 MiB hold, at most 32); more are made as they come."""
         sample_bytes = max(1, math.prod(shape) * dtype.itemsize)
         if tasks is None:
-            tasks = max(1, min(_FIRST_TASKS, _FIRST_BYTES // max(1, slots * sample_bytes)))
+            tasks = first_tasks(slots, sample_bytes)
         rows = tasks * slots
         self.slots, self.policy, self.device, self._generator = slots, policy, device, generator
+        self.on_host = device.type == "cpu"  # the host reads tensors without waiting: there are shorter ways
         self.x = torch.zeros((rows, *shape), dtype=dtype, device=device)
         self.y = torch.zeros(rows, dtype=torch.int64, device=device)
         self.task = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -117,9 +120,10 @@ class EpisodicMemory:
     def draws(self, times: int, n: int, *, current: bool = False) -> Tensor:
         """[times, n] rows: what `draw` gives when it is called so many times."""
         shape = times, 2, 1
-        a, b = torch.randint(0, 2**31, shape, generator=self._generator, device=self.device).unbind(1)
-        if not current and self.device.type == "cpu":  # no shape to keep: only the candidates are hashed
-            return taken(self._candidates, _mix32_((self._candidates * (2 * a + 1)).add_(b)).topk(n).indices)
+        drawn = torch.randint(0, 2**31, shape, generator=self._generator, device=self.device)
+        if self.on_host and not current:  # no shape to keep: only the candidates are hashed
+            return taken(self._candidates, _first_by_hash(self._candidates.numpy(), drawn.numpy(), n))
+        a, b = drawn.unbind(1)
         candidates = self.replayable
         if current:
             candidates = candidates | (self.stored & (self.task * self.slots == self._base))
@@ -135,12 +139,27 @@ class EpisodicMemory:
 
         `logits` [n, classes] are kept with the samples, in the room that `reserve_logits` made as the task was opened.
         """
+        if self.on_host and self.policy == "ring" and logits is None:
+            self._write_ring(x, y)
+            return
         rows, source, hit = self._places(y)
         set_rows(self.x, rows, x[source], hit)
         set_rows(self.y, rows, y[source], hit)
         set_rows(self.stored, rows, torch.ones_like(rows, dtype=torch.bool), hit)
         if logits is not None:
             self.logits["class"].overwrite(rows, logits[source], hit)
+        self._seen += len(y)
+
+    def _write_ring(self, x: Tensor, y: Tensor) -> None:
+        """What `write` does to a ring, where the host's own count says where it stands: slices, up to its end."""
+        assert self._open is not None, "write needs an open task"
+        first, begin = max(0, len(y) - self.slots), self._open * self.slots
+        while first < len(y):
+            place = (self.seen[self._open] + first) % self.slots
+            n = min(len(y) - first, self.slots - place)
+            own, batch = slice(begin + place, begin + place + n), slice(first, first + n)
+            self.x[own], self.y[own], self.stored[own] = x[batch], y[batch], True
+            first += n
         self._seen += len(y)
 
     def _places(self, y: Tensor) -> tuple[Tensor, slice | Tensor, Tensor | None]:
@@ -263,6 +282,23 @@ class EpisodicMemory:
             kept.flat[: len(flat)] = flat
         self._count()
         self.version += 1
+
+
+def first_tasks(slots: int, sample_bytes: int) -> int:
+    """For how many tasks a memory has room before it grows the first time."""
+    return max(1, min(_FIRST_TASKS, _FIRST_BYTES // max(1, slots * sample_bytes)))
+
+
+def _first_by_hash(rows: NDArray[np.int64], drawn: NDArray[np.int64], n: int) -> Tensor:
+    """Which of the `rows` the hash of `draws` puts first, [times, n]: the same keys, by numpy's cheaper calls."""
+    a, b = drawn.astype(np.uint32).swapaxes(0, 1)
+    key = rows.astype(np.uint32) * (2 * a + 1) + b  # uint32 keeps the low 32 bits
+    key ^= key >> 16
+    key *= np.uint32(0x85EBCA6B)
+    key ^= key >> 13
+    key *= np.uint32(0xC2B2AE35)
+    key ^= (key >> 16) ^ np.uint32(0x80000000)  # the last bit makes the order of int32 that of uint32
+    return torch.from_numpy(key.view(np.int32)).topk(n).indices
 
 
 def _mix32_(value: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scale_cl.errors import DivergenceError
 from scale_cl.learners import Compute, Learner, Scale, StepStats, catalog
-from scale_cl.learners.guard import POLL, Guard
+from scale_cl.learners.guard import POLL, DeviceGuard, HostGuard
 from scale_cl.streams import InputSpec, TaskInfo
 
 MODES = ("stop", "skip")
@@ -22,7 +22,7 @@ MODES = ("stop", "skip")
 def make(name: str, mode: Any, on_host: bool, spec: InputSpec = SPLIT, **values: Any) -> Learner:
     compute = Compute(precision="fp32", capture=False, on_divergence=mode)
     learner = catalog.make(name, spec, catalog.config_class(name)(**values), compute=compute)
-    learner._guard = Guard(learner.device, mode, on_host=on_host)
+    learner._guard = (HostGuard if on_host else DeviceGuard)(learner.device, mode)
     return learner
 
 

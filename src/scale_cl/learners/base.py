@@ -6,9 +6,10 @@ A method is one file: a config (its settings), `_update` (its step, device work 
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -18,12 +19,14 @@ from torch.func import functional_call
 
 from scale_cl.capture import Captured
 from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError, UnknownTaskError
-from scale_cl.learners.guard import Finding, Guard, OnDivergence
+from scale_cl.learners.guard import DeviceGuard, Finding, Guard, HostGuard, OnDivergence
 from scale_cl.learners.stored_state import check_memories, check_plain_values, check_taken
 from scale_cl.learners.traits import Traits
 from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, OwnBackbone, ParameterGenerator, ReducedResNet18
+from scale_cl.nets.convolution import use_direct
 from scale_cl.nets.film import FilmForm
 from scale_cl.nets.inputs import Augmentation
+from scale_cl.nets.kernels import finish_compiling
 from scale_cl.nets.norm import BatchNorm
 from scale_cl.nets.wrapped import AnyBackbone
 from scale_cl.settings import Settings, setting
@@ -53,6 +56,7 @@ class Compute:
 
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     channels_last: bool = True
+    direct_convolutions: bool = False
     capture: bool = True
     on_divergence: OnDivergence = "stop"
 
@@ -108,11 +112,13 @@ class Learner:
         self.net = self._make_net().to(self.device)
         if self.compute.channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        use_direct(self.net, self.compute.direct_convolutions)
+        finish_compiling()
         self._average: dict[str, Tensor] = {}
         recorded = {"device": self.device, "generator": self._rng, "enabled": self.compute.capture}
         self._step = Captured(self._whole_step, **recorded)  # type: ignore[arg-type]
         self._prediction = Captured(self._predicted, **recorded)  # type: ignore[arg-type]
-        self._guard = Guard(self.device, self.compute.on_divergence)
+        self._guard: Guard = (HostGuard if self.reads_freely else DeviceGuard)(self.device, self.compute.on_divergence)
         self._known_version: object = None
         self._base: list[Tensor] = []
         self.steps = 0
@@ -170,10 +176,7 @@ class Learner:
         self._check_shape(x)
         x = x.to(self.device, non_blocking=True)
         t = torch.full((), number, dtype=torch.int64, device=self.device)
-        with (
-            torch.no_grad(),
-            torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"),
-        ):
+        with torch.no_grad(), self._autocast():
             logits = self._prediction((len(x), self._known_version), x, t)["logits"]
         return logits[:, : self._classes[number]].float()
 
@@ -183,6 +186,14 @@ class Learner:
         self._check_shape(x)
         x = x.to(self.device)
         return self._evaluated(x, torch.full((len(x),), number, device=self.device))[1].float()
+
+    def predicting_net(self) -> ContinualNet:
+        """A copy of the network that predicts, by the weight average if there is one, in evaluation mode."""
+        net = copy.deepcopy(self.net).eval()
+        with torch.no_grad():
+            for name, average in self._average.items():
+                net.get_parameter(name).copy_(average)
+        return net
 
     def state_dict(self) -> State:
         """Everything that decides what the learner does from here on."""
@@ -231,6 +242,11 @@ class Learner:
         if self._current is not None:
             self._task.fill_(self._tasks[self._current])
         self._guard.begin(self.steps)
+
+    @property
+    def reads_freely(self) -> bool:
+        """Whether the host sees tensors without waiting and nothing is recorded, so that a step may take short cuts."""
+        return self.device.type == "cpu"
 
     @property
     def tasks(self) -> list[str]:
@@ -327,6 +343,7 @@ class Learner:
         for module in self.net.modules():
             if isinstance(module, BatchNorm):
                 module.fuse = False
+        use_direct(self.net, False)
 
     def _whole_step(self, x: Tensor, y: Tensor) -> StepStats:
         self.net.inputs.seen(x)
@@ -338,10 +355,13 @@ class Learner:
     def _guarded_step(self, key: Hashable, *inputs: Tensor) -> StepStats:
         if not self._guard.watching:
             self._guard.watch(self._learned())
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.compute.precision == "bf16"):
-            stats = self._step(key, *inputs)
-        self._guard.settled()
-        return stats
+        with self._autocast():
+            return self._step(key, *inputs)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.compute.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()  # even one that is off costs more than a layer of the MLP's head
 
     def _count_step(self) -> None:
         self.steps += 1
@@ -464,7 +484,7 @@ class Learner:
         if y.shape != x.shape[:1] or y.dtype != torch.int64:
             raise InputError(f"labels have shape {list(y.shape)} and {y.dtype}; expected [{len(x)}] and torch.int64")
         if y.device.type == "cpu":  # elsewhere it would stop the device; a stream checks its labels when it is built
-            low, high = int(y.min()), int(y.max())
+            low, high = (int(end) for end in torch.aminmax(y))
             if low < 0 or high >= self._classes[task]:
                 wrong = low if low < 0 else high
                 raise InputError(f"label {wrong} is outside the task's head; labels are 0 to {self._classes[task] - 1}")

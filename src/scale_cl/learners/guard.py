@@ -1,12 +1,14 @@
 """The guard against divergence: a step that leaves anything that is not a finite number behind has no effect.
 
-After each step it takes what was learned in one flat copy, and keeps the last one that was finite all over. If the new
-one is not, or a loss term is not, the tensors are set back, on the device and without asking the host. The first such
-step is remembered with its terms until the host looks, which it does now and then without stopping the device.
+It keeps what was learned in one flat copy, the last that was finite all over. If what a step leaves is not, or a loss
+term is not, the tensors are set back: by the host where looking costs nothing (`HostGuard`, the
+CPU's), else on the device and without asking the host (`DeviceGuard`). The first such step is remembered with its terms
+until the host looks, which it then does now and then without stopping the device.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,38 +30,21 @@ class Finding:
 
 
 class Guard:
-    """Watches some tensors; `settle` is the device's part of a step, `found` the host's."""
+    """Watches some tensors; `settle` ends a step, and `found` tells the host of a bad one."""
 
-    def __init__(self, device: torch.device, mode: OnDivergence, *, on_host: bool | None = None) -> None:
-        """`mode` says whether steps after a bad one still count; the CPU's host need not wait to look (`on_host`)."""
+    def __init__(self, device: torch.device, mode: OnDivergence) -> None:
+        """`mode` says whether steps after a bad one still count."""
         self._device, self._mode = device, mode
-        self._on_host = device.type == "cpu" if on_host is None else on_host
-        self._fine = torch.ones((), dtype=torch.bool, device=device)  # no bad step since the last `rearm`
-        self._applied = torch.zeros((), device=device)  # steps that had an effect
-        self._record = torch.zeros(_SLOTS, device=device)  # of the last step, or of the first bad one
-        self._zero = torch.zeros((), device=device)
-        self._names: list[tuple[str, ...]] = []  # loss terms that came together; a record has their number
-        self._numbers: dict[tuple[str, ...], Tensor] = {}
-        self._live: list[Tensor] = []
-        self._now = self._good = torch.empty(0, device=device)
-        self._good_parts: list[Tensor] = []
-        self._effective: Tensor | None = None  # whether the step that the host is to settle had an effect
+        self._live: list[Tensor] = []  # what is watched, flat
+        self._good = torch.empty(0, device=device)  # their last copy that was finite
         self._offset = 0
-        self._message: Tensor | None = None  # on its way to the host: fine, and the record
-        self._sent: torch.cuda.Event | None = None
         self.watching = False
 
     def begin(self, steps: int) -> None:
         """Count steps from here on; what was learned so far is good."""
         self._offset = steps
-        self._applied.zero_()
         self.rearm()
         self.watching = False
-
-    def rearm(self) -> None:
-        """Be ready for another finding."""
-        self._fine.fill_(True)
-        self._sent = self._message = None
 
     def drop(self) -> None:
         """The tensors have moved: `watch` is to be called again before the next step."""
@@ -72,11 +57,99 @@ class Guard:
         kind = next((t.dtype for t in tensors if t.is_floating_point()), None)
         self._live = [t.detach().as_strided((t.numel(),), (1,)) for t in tensors if t.dtype == kind and _whole(t)]
         if [(t.data_ptr(), len(t)) for t in self._live] != before:
-            self._now, self._good = (torch.cat(self._live) if self._live else self._now for _ in range(2))
-            self._good_parts = list(self._good.split([len(t) for t in self._live]))
+            self._good = torch.cat(self._live) if self._live else self._good
         if self._live:
             torch.cat(self._live, out=self._good)  # in place: recorded steps refer to it
         self.watching = True
+
+    def settle(self, stats: dict[str, Tensor]) -> None:
+        """Let the step stand, or undo it."""
+        raise NotImplementedError
+
+    def found(self, steps: int, *, wait: bool = False) -> Finding | None:
+        """What the host knows after `steps` steps; with `wait`, all there is to know."""
+        raise NotImplementedError
+
+    def rearm(self) -> None:
+        """Be ready for another finding."""
+        raise NotImplementedError
+
+    def skipped(self, steps: int) -> int:
+        """How many of the steps had no effect; waits for the device."""
+        raise NotImplementedError
+
+    def _set_back(self) -> None:
+        torch._foreach_copy_(self._live, list(self._good.split([len(t) for t in self._live])))
+
+
+class HostGuard(Guard):
+    """For a device whose values the host can read without waiting: it looks at every step."""
+
+    def __init__(self, device: torch.device, mode: OnDivergence) -> None:
+        """As `Guard`."""
+        super().__init__(device, mode)
+        self._applied = 0  # steps that had an effect
+        self._found: Finding | None = None  # the first bad step since the last `rearm`
+
+    def begin(self, steps: int) -> None:
+        """As `Guard`."""
+        self._applied = 0
+        super().begin(steps)
+
+    @torch.no_grad()
+    def settle(self, stats: dict[str, Tensor]) -> None:
+        """Let the step stand, or undo it."""
+        if not self._live:
+            return
+        losses = [t.item() for t in _terms(stats).values()]
+        fine = math.isfinite(sum(t.sum().item() for t in self._live) + sum(losses))
+        if not fine and self._found is None:
+            self._found = _finding(self._offset + self._applied, tuple(_terms(stats)), losses)
+        if fine and (self._mode == "skip" or self._found is None):
+            self._applied += 1
+            torch.cat(self._live, out=self._good)
+        else:
+            self._set_back()
+
+    def found(self, steps: int, *, wait: bool = False) -> Finding | None:
+        """All there is to know."""
+        return self._found
+
+    def rearm(self) -> None:
+        """Be ready for another finding."""
+        self._found = None
+
+    def skipped(self, steps: int) -> int:
+        """How many of the steps had no effect."""
+        return steps - self._offset - self._applied
+
+
+class DeviceGuard(Guard):
+    """For a device that must not wait for the host: `settle` is device work only, and may be recorded in a graph."""
+
+    def __init__(self, device: torch.device, mode: OnDivergence) -> None:
+        """As `Guard`."""
+        super().__init__(device, mode)
+        self._now = torch.empty(0, device=device)  # a copy of this moment
+        self._fine = torch.ones((), dtype=torch.bool, device=device)  # no bad step since the last `rearm`
+        self._applied = torch.zeros((), device=device)  # steps that had an effect
+        self._record = torch.zeros(_SLOTS, device=device)  # of the last step, or of the first bad one
+        self._zero = torch.zeros((), device=device)
+        self._names: list[tuple[str, ...]] = []  # loss terms that came together; a record has their number
+        self._numbers: dict[tuple[str, ...], Tensor] = {}
+        self._message: Tensor | None = None  # on its way to the host: fine, and the record
+        self._sent: torch.cuda.Event | None = None
+
+    def begin(self, steps: int) -> None:
+        """As `Guard`."""
+        self._applied.zero_()
+        super().begin(steps)
+
+    def watch(self, tensors: Sequence[Tensor]) -> None:
+        """As `Guard`."""
+        super().watch(tensors)
+        if len(self._now) != len(self._good) or self._now.dtype != self._good.dtype:
+            self._now = torch.empty_like(self._good)
 
     @torch.no_grad()
     def settle(self, stats: dict[str, Tensor]) -> None:
@@ -91,26 +164,12 @@ class Guard:
             effective = fine if self._mode == "skip" else fine & self._fine
             self._fine &= fine
             self._applied += effective
-            if self._on_host:
-                self._effective = effective
-            else:
-                torch.where(effective, self._now, self._good, out=self._good)
-                torch._foreach_copy_(self._live, self._good_parts)
-
-    @torch.no_grad()
-    def settled(self) -> None:
-        """The end of `settle` where the host need not wait to look: half the copying."""
-        if self._effective is None:
-            return
-        if self._effective:
-            self._now, self._good = self._good, self._now
-        else:
-            torch._foreach_copy_(self._live, list(self._good.split([len(t) for t in self._live])))
-        self._effective = None
+            torch.where(effective, self._now, self._good, out=self._good)
+            self._set_back()
 
     def _row(self, stats: dict[str, Tensor]) -> Tensor:
         """[_SLOTS]: which terms, how many steps before, the terms, and a sum that is finite if all was learned well."""
-        terms = {name: t for name, t in stats.items() if t.dim() == 0 and t.is_floating_point()}
+        terms = _terms(stats)
         names = tuple(terms)[: _SLOTS - 3]
         if names not in self._numbers:
             self._numbers[names] = torch.full((), float(len(self._names)), device=self._device)
@@ -121,19 +180,22 @@ class Guard:
 
     def found(self, steps: int, *, wait: bool = False) -> Finding | None:
         """What the host knows after `steps` steps; with `wait`, all there is to know."""
-        if self._on_host:
-            return None if bool(self._fine) else self._finding(self._record)
         if wait:
-            return None if bool(self._fine) else self._finding(self._record.cpu())
+            return None if bool(self._fine) else self._read(self._record.cpu())
         if steps % POLL:
             return None
         finding = None
         if self._message is not None:
             if self._sent is not None:
                 self._sent.synchronize()  # of 25 steps ago: the device has as much work before it all the while
-            finding = None if self._message[0] else self._finding(self._message[1:])
+            finding = None if self._message[0] else self._read(self._message[1:])
         self._send()
         return finding
+
+    def rearm(self) -> None:
+        """Be ready for another finding."""
+        self._fine.fill_(True)
+        self._sent = self._message = None
 
     def skipped(self, steps: int) -> int:
         """How many of the steps had no effect; waits for the device."""
@@ -149,12 +211,20 @@ class Guard:
             self._sent = torch.cuda.Event()
             self._sent.record()
 
-    def _finding(self, record: Tensor) -> Finding:
-        values = record.tolist()
-        names = self._names[int(values[0])]
-        finite = torch.isfinite(record[2 : 2 + len(names)]).tolist()
-        term = next((name for name, good in zip(names, finite, strict=True) if not good), "gradient")
-        return Finding(self._offset + int(values[1]) + 1, term)
+    def _read(self, record: Tensor) -> Finding:
+        number, before, *values = record.tolist()
+        names = self._names[int(number)]
+        return _finding(self._offset + int(before), names, values[: len(names)])
+
+
+def _terms(stats: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t for name, t in stats.items() if t.dim() == 0 and t.is_floating_point()}
+
+
+def _finding(before: int, names: Sequence[str], values: Sequence[float]) -> Finding:
+    """The step after `before` others: its first loss term that is not finite, or else its gradient."""
+    bad = (name for name, value in zip(names, values, strict=True) if not math.isfinite(value))
+    return Finding(before + 1, next(bad, "gradient"))
 
 
 def _whole(t: Tensor) -> bool:

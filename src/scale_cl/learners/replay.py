@@ -62,7 +62,9 @@ class ReplayLearner(Learner):
 
     def _make_memory(self, slots: int, policy: Policy) -> EpisodicMemory:
         dtype = torch.float32 if self.spec.pixel_max is None else torch.uint8
-        return EpisodicMemory(slots, self.spec.shape, dtype, device=self.device, generator=self._rng, policy=policy)
+        memory = EpisodicMemory(slots, self.spec.shape, dtype, device=self.device, generator=self._rng, policy=policy)
+        memory.on_host = self.reads_freely
+        return memory
 
     def _replay_size(self) -> int:
         """How many samples a draw has: a number of the host's, constant while a task lasts."""

@@ -17,11 +17,14 @@ from torch.func import functional_call
 
 from scale_cl.learners.base import State, StepStats, plain_copy
 from scale_cl.learners.replay import ReplayConfig, ReplayLearner, Samples
+from scale_cl.learners.scale_by_hand import ScaleByHand, applies
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy, logit_distance, weighted_cross_entropy
 from scale_cl.nets import Backbone, Discriminator, ParameterGenerator
 from scale_cl.nets.film import FilmForm, Films
 from scale_cl.settings import setting
+
+_PARTS_OF_THE_STEP = ("_inner_step", "_outer_step", "_forward", "_loss", "_discriminator_step")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class ScaleConfig(ReplayConfig):
 
 
 @dataclass
-class _Drawn:
+class Drawn:
     """T_train or T_val with what the memory kept of its replayed samples."""
 
     samples: Samples
@@ -98,19 +101,23 @@ class Scale(ReplayLearner):
         self.discriminator: Discriminator | None = None
         if self.config.adversary:
             width = self.net.backbone.feature_width
-            ahead = {"capacity": 16} if self.device.type == "cpu" else {}  # no graphs to keep there: less to compute
+            ahead = {"capacity": 16} if self.reads_freely else {}  # no graphs to keep there: less to compute
             self.discriminator = Discriminator(width, generator=self._weights_rng, **ahead).to(self.device)
         self._constants: dict[tuple[str, int, int], Tensor] = {}
         if self.config.second_order:
             self._use_twice_differentiable_norms()
         self._outer_params: list[Tensor] = []
         self._discriminator_params: list[Tensor] = []
+        as_here = all(getattr(type(self), name) is getattr(Scale, name) for name in _PARTS_OF_THE_STEP)
+        self._by_hand = ScaleByHand(self) if as_here and applies(self) else None
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         """Algorithm 1 for one batch (the memory is written after it)."""
+        if self._by_hand is not None:
+            return self._by_hand.update(x, y)
         c, stats = self.config, StepStats()
         validates = c.generator or c.adversary
-        drawn = iter(self._drawn(x, y, c.outer_steps * (c.inner_steps + validates)))
+        drawn = iter(self.drawn(x, y, c.outer_steps * (c.inner_steps + validates)))
         seen = val = None
         for _ in range(c.outer_steps):
             if c.second_order and c.generator:
@@ -129,19 +136,19 @@ class Scale(ReplayLearner):
                 self._discriminator_step(seen if step == 0 else seen.again(), val, stats)
         return stats
 
-    def _drawn(self, x: Tensor, y: Tensor, sets: int) -> list[_Drawn]:
+    def drawn(self, x: Tensor, y: Tensor, sets: int) -> list[Drawn]:
         """All T_train and T_val of a step: the batch, each time with a fresh replay draw and its stored logits."""
         rounds = self._rounds(x, y, sets)
         if rounds[0].rows is None:
-            return [_Drawn(r) for r in rounds]
+            return [Drawn(r) for r in rounds]
         rows = torch.stack([r.rows for r in rounds if r.rows is not None])
         h, exists = self.memory.logits["class"].get(rows, self.net.heads.bias.data.shape[1])
-        return [_Drawn(r, h[i], None if exists is None else exists[i]) for i, r in enumerate(rounds)]
+        return [Drawn(r, h[i], None if exists is None else exists[i]) for i, r in enumerate(rounds)]
 
     def _films(self, n: int) -> Films | None:
         """P's outputs for all tasks, if these are fewer than samples in a forward (and no graph needs fixed shapes)."""
         generator = self.net.generator
-        if generator is None or self.device.type != "cpu" or generator.embedding.count > n + self._replay_size():
+        if generator is None or not self.reads_freely or generator.embedding.count > n + self._replay_size():
             return None
         return generator.films()
 
@@ -150,14 +157,14 @@ class Scale(ReplayLearner):
 
     # ---- inner and outer step ----------------------------------------------------------------------------------------
 
-    def _inner_step(self, train: _Drawn, films: Films | None, stats: StepStats) -> None:
+    def _inner_step(self, train: Drawn, films: Films | None, stats: StepStats) -> None:
         """Equation 5: theta and phi descend the loss; D and varphi are held fixed."""
         fixed = None if films is None else [(scale.detach(), shift.detach()) for scale, shift in films]
         loss, _ = self._loss(train, stats, films=fixed)
         self._descend(loss, self._base, self.config.inner_lr)
         self._base_moved()
 
-    def _outer_step(self, val: _Drawn, films: Films | None, stats: StepStats) -> _Seen:
+    def _outer_step(self, val: Drawn, films: Films | None, stats: StepStats) -> _Seen:
         """Equation 6, first order: varphi descends the loss at the base parameters just updated.
 
         Returns what the discriminator learns from: one forward serves both.
@@ -169,7 +176,7 @@ class Scale(ReplayLearner):
         self._descend(loss, self._outer_params, self.config.outer_lr, keep_graph=seen.guess is not None)
         return seen
 
-    def _second_order_steps(self, drawn: Iterator[_Drawn], stats: StepStats) -> tuple[_Drawn, _Seen]:
+    def _second_order_steps(self, drawn: Iterator[Drawn], stats: StepStats) -> tuple[Drawn, _Seen]:
         """Inner steps kept in the graph, so that the outer gradient runs through them."""
         c = self.config
         base = self.net.base_parameters()
@@ -203,7 +210,7 @@ class Scale(ReplayLearner):
 
     def _loss(
         self,
-        drawn: _Drawn,
+        drawn: Drawn,
         stats: StepStats,
         *,
         base: dict[str, Tensor] | None = None,
@@ -215,7 +222,7 @@ class Scale(ReplayLearner):
         c, samples = self.config, drawn.samples
         features, o = self._forward(samples, base=base, films=films, frozen_stem=frozen_stem)
         seen = _Seen(features)
-        weights = self._ce_weights(samples.n, len(samples.y))
+        weights = self.ce_weights(samples.n, len(samples.y))
         terms = weighted_cross_entropy(o, samples.y, weights)  # L_CE, and lambda2's part of L_DER++
         loss = terms.sum()
         stats[prefix + "ce"], stats[prefix + "replay"] = terms.detach().unbind()
@@ -233,7 +240,7 @@ class Scale(ReplayLearner):
         stats[prefix + "loss"] = loss.detach()
         return loss, seen
 
-    def _ce_weights(self, n: int, m: int) -> Tensor:
+    def ce_weights(self, n: int, m: int) -> Tensor:
         """Weights [2, m] that make L_CE and the cross-entropy of L_DER++ of the samples' own: means, not sums."""
         key = ("ce", n, m)
         if key not in self._constants:
@@ -249,7 +256,7 @@ class Scale(ReplayLearner):
 
     # ---- the adversarial game ----------------------------------------------------------------------------------------
 
-    def _discriminator_step(self, seen: _Seen, val: _Drawn, stats: StepStats) -> None:
+    def _discriminator_step(self, seen: _Seen, val: Drawn, stats: StepStats) -> None:
         """Equation 8: D descends L_adv over features and noise (label 0), plus DER++ on the replayed features."""
         assert self.discriminator is not None
         c, samples, features = self.config, val.samples, seen.features.detach()
@@ -260,7 +267,7 @@ class Scale(ReplayLearner):
         else:
             raw = torch.cat([seen.guess, self.discriminator(noise)])
         label = torch.cat([samples.task + 1, torch.zeros_like(samples.task)])
-        weights = self._discriminator_weights(samples.n, m)
+        weights = self.discriminator_weights(samples.n, m)
         loss = weighted_cross_entropy(raw + self.discriminator.missing, label, weights)
         if samples.rows is not None:
             d, exists = self.memory.logits["task"].get(samples.rows, raw.shape[1])
@@ -268,7 +275,7 @@ class Scale(ReplayLearner):
         self._descend(loss, self._discriminator_params, c.adversarial_lr)
         stats["discriminator"] = loss.detach()
 
-    def _discriminator_weights(self, n: int, m: int) -> Tensor:
+    def discriminator_weights(self, n: int, m: int) -> Tensor:
         """Weights [2m] of the mean over features and noise, plus lambda2 times the mean over the replayed features."""
         key = ("discriminator", n, m)
         if key not in self._constants:
@@ -308,6 +315,8 @@ class Scale(ReplayLearner):
         super()._refresh(force=force)
         self._outer_params = list(self.net.generator_parameters().values())
         self._discriminator_params = [] if self.discriminator is None else list(self.discriminator.parameters())
+        if self._by_hand is not None:
+            self._by_hand.look_up()
 
     def _phase(self) -> object:
         return super()._phase(), frozenset(self.memory.logits["class"].widths)

@@ -7,11 +7,12 @@ result is the same bits every time. The kernels are compiled by the driver's own
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from scale_cl.nets.kernels import compiled
 
 _THREADS = 512
 _BLOCKS = 128
@@ -136,14 +137,12 @@ extern "C" __global__ void backward_rest(const float* g, const float* x, const f
 """
 
 
-@lru_cache(maxsize=16)
-def _kernels(_device: int) -> dict[str, Any] | None:
-    """The four kernels on a device; None where they cannot be compiled."""
-    names = ("forward_sums", "forward_rest", "backward_sums", "backward_rest")
-    try:
-        return {name: torch.cuda._compile_kernel(_SOURCE, name) for name in names}
-    except Exception:  # no compiler with the driver, or a torch without the door to it: cuDNN serves as well
-        return None
+_NAMES = ("forward_sums", "forward_rest", "backward_sums", "backward_rest")
+
+
+def kernels(device: int) -> dict[str, Any] | None:
+    """Compiled for a device when first asked for."""
+    return compiled(_SOURCE, _NAMES, device)
 
 
 def usable(x: Tensor) -> bool:
@@ -154,7 +153,7 @@ def usable(x: Tensor) -> bool:
         and x.dim() == 4
         and x.shape[1] <= 1024
         and x.is_contiguous(memory_format=torch.channels_last)
-        and _kernels(x.device.index) is not None
+        and kernels(x.device.index) is not None
     )
 
 
@@ -178,9 +177,9 @@ def fused_norm(
 def _launch(name: str, x: Tensor, args: list[Any]) -> None:
     channels = x.shape[1]
     threads, blocks = _layout(x)
-    kernels = _kernels(x.device.index)
-    assert kernels is not None
-    kernels[name](grid=(blocks, 1, 1), block=(threads, 1, 1), args=args, shared_mem=8 * max(threads, channels))
+    made = kernels(x.device.index)
+    assert made is not None
+    made[name](grid=(blocks, 1, 1), block=(threads, 1, 1), args=args, shared_mem=8 * max(threads, channels))
 
 
 def _layout(x: Tensor) -> tuple[int, int]:

@@ -45,11 +45,16 @@ class Inputs(nn.Module):
         """[B, *shape] uint8 or float -> the same shape, floating point."""
         units = self._in_units(x)
         if self.standardise:
-            deviation = (self.squares / self.count.clamp(min=1)).sqrt()
-            varies = deviation > (1e-6 * self.mean.abs()).clamp(min=1e-30)
-            deviation = torch.where(varies, deviation, torch.full_like(deviation, torch.inf))  # 0 for what never varied
-            units = (units - self.mean.view(self._wide).to(units)) / deviation.view(self._wide).to(units)
+            mean, deviation = self.statistics()
+            units = (units - mean.to(units)) / deviation.to(units)
         return units.contiguous(memory_format=torch.channels_last) if self.channels_last else units
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Running mean and deviation, float64, as wide as a batch of one; infinite deviation of what never varied."""
+        deviation = (self.squares / self.count.clamp(min=1)).sqrt()
+        varies = deviation > (1e-6 * self.mean.abs()).clamp(min=1e-30)
+        deviation = torch.where(varies, deviation, torch.full_like(deviation, torch.inf))  # 0 for what never varied
+        return self.mean.view(self._wide), deviation.view(self._wide)
 
     def seen(self, x: Tensor) -> None:
         """Take a batch into the running statistics (Chan's parallel form of Welford's algorithm)."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.nets.backbone import Backbone, Modulation
+from scale_cl.nets.convolution import Convolution
 from scale_cl.nets.norm import BatchNorm
 
 
@@ -59,7 +60,7 @@ class _BasicBlock(nn.Module):
         self.conv2, self.norm2 = _conv3x3(outside, outside, 1), BatchNorm(outside)
         self.shortcut: nn.Sequential | None = None
         if stride != 1 or inside != outside:
-            project = nn.utils.skip_init(nn.Conv2d, inside, outside, 1, stride=stride, bias=False)
+            project = nn.utils.skip_init(Convolution, inside, outside, 1, stride=stride, bias=False)
             self.shortcut = nn.Sequential(project, BatchNorm(outside))
 
     def forward(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
@@ -72,8 +73,8 @@ class _BasicBlock(nn.Module):
         return y
 
 
-def _conv3x3(inside: int, outside: int, stride: int) -> nn.Conv2d:
-    made: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inside, outside, 3, stride=stride, padding=1, bias=False)
+def _conv3x3(inside: int, outside: int, stride: int) -> Convolution:
+    made: Convolution = nn.utils.skip_init(Convolution, inside, outside, 3, stride=stride, padding=1, bias=False)
     return made
 
 

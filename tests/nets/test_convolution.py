@@ -1,0 +1,144 @@
+"""Convolutions of our own: the CUDA source itself runs here, compiled for the CPU, a thread for each of a block's."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scale_cl.nets.convolution import NAMES, Convolution, Launch, Plan, plan, usable
+from scale_cl.nets.kernels import source
+
+# n, height, width, channels in, channels out, kernel, stride: every kernel, odd sizes, tiles that are not full
+SHAPES = [
+    (2, 6, 5, 20, 20, 3, 1),
+    (3, 4, 5, 20, 20, 3, 1),
+    (2, 5, 6, 20, 40, 3, 2),
+    (2, 6, 5, 20, 40, 1, 2),
+    (2, 5, 6, 40, 40, 3, 1),
+    (1, 5, 5, 40, 80, 3, 2),
+    (2, 4, 5, 40, 80, 1, 2),
+    (4, 3, 3, 80, 80, 3, 1),
+    (3, 7, 9, 3, 20, 3, 1),
+]
+
+LARGE = [(74, 32, 32, 3, 20, 3, 1), (74, 16, 16, 20, 20, 3, 1), (74, 2, 2, 160, 160, 3, 1)]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    folder = tmp_path_factory.mktemp("kernels")
+    wrappers = "\n".join(f"{'WEIGHTS' if 'weights' in n else 'GATHER'}_ON_CPU({n})" for n in NAMES)
+    header = (Path(__file__).parent / "cuda_on_cpu.h").read_text()
+    (folder / "kernels.cpp").write_text(header + source("convolution.cu") + "ON_CPU\n" + wrappers)
+    command = [compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w", "kernels.cpp", "-o", "kernels.so"]
+    subprocess.run(command, cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "kernels.so"))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernels_give_the_convolution_and_its_gradients_in_tf32(
+    kernels: ctypes.CDLL, shape: tuple[int, int, int, int, int, int, int]
+) -> None:
+    n, height, width, inside, outside, kernel, stride = shape
+    how = plan(*shape)
+    assert how is not None
+    torch.manual_seed(0)
+    x, weight = torch.randn(n, height, width, inside), torch.randn(outside, kernel, kernel, inside)
+    exact_x, exact_weight = (_rounded(t).double().permute(0, 3, 1, 2).requires_grad_() for t in (x, weight))
+    wanted = F.conv2d(exact_x, exact_weight, stride=stride, padding=kernel // 2)
+    g = torch.randn(wanted.permute(0, 2, 3, 1).shape)
+    wanted_dx, wanted_dweight = torch.autograd.grad(
+        wanted, [exact_x, exact_weight], _rounded(g).double().permute(0, 3, 1, 2)
+    )
+    y, dx, dweight = torch.full_like(g, 7.0), torch.full_like(x, 7.0), torch.full_like(weight, 7.0)
+    parts = torch.full((how.weights.grid[2], weight.numel()), 7.0)
+    arrived = torch.zeros(256, dtype=torch.int32)
+    _run(kernels, how.forward, [x, weight, y], how)
+    if how.backward is None:
+        dx = wanted_dx.permute(0, 2, 3, 1)
+    else:
+        _run(kernels, how.backward, [g, weight, dx], how)
+    _run(kernels, how.weights, [x, g, parts, dweight, arrived], how)
+    assert int(arrived.abs().sum()) == 0  # ready for the next step
+    for ours, theirs in ((y, wanted), (dx, wanted_dx), (dweight, wanted_dweight)):
+        assert float((ours.permute(0, 3, 1, 2) - theirs.detach()).abs().max()) < 1e-4
+
+
+def test_every_convolution_of_the_resnet_has_its_kernels() -> None:
+    planned = [plan(74, 32, 32, 3, 20, 3, 1), *(plan(74, *shape) for shape in _resnet(16))]
+    assert all(planned)
+    launches = [launch for p in planned if p is not None for launch in (p.forward, p.backward, p.weights)]
+    kernels = {launch.kernel for launch in launches if launch is not None}
+    assert kernels == set(NAMES)
+    assert plan(74, 8, 8, 64, 64, 3, 1) is None
+
+
+def test_counters_suffice_for_every_tile() -> None:
+    for shape in (*_resnet(16), *_resnet(42)):
+        how = plan(74, *shape)
+        assert how is not None
+        assert how.weights.grid[0] * how.weights.grid[1] <= 256
+
+
+def test_on_the_cpu_it_is_torchs_convolution() -> None:
+    module = Convolution(20, 20, 3, padding=1, bias=False)
+    module.direct = True
+    x = torch.randn(2, 20, 5, 5)
+    assert not usable(x, module.weight)
+    assert torch.equal(module(x), F.conv2d(x, module.weight, padding=1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "shape", [(74, 32, 32, 3, 20, 3, 1), (74, 16, 16, 20, 20, 3, 1), (74, 2, 2, 160, 160, 3, 1), *SHAPES]
+)
+def test_on_a_gpu_values_and_gradients_are_those_of_float64(shape: tuple[int, int, int, int, int, int, int]) -> None:
+    n, height, width, inside, outside, kernel, stride = shape
+    torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
+    last = torch.channels_last
+    module = Convolution(inside, outside, kernel, stride=stride, padding=kernel // 2, bias=False)
+    module = module.cuda()
+    module.weight.data = module.weight.data.contiguous(memory_format=last)
+    module.direct = True
+    x = torch.randn(n, inside, height, width, device="cuda").contiguous(memory_format=last)
+    x.requires_grad_(inside != 3)
+    assert usable(x, module.weight)
+    y = module(x)
+    exact_x, exact_weight = (_rounded(t.detach()).double().requires_grad_() for t in (x, module.weight))
+    wanted = F.conv2d(exact_x, exact_weight, stride=stride, padding=kernel // 2)
+    g = torch.randn_like(y)
+    parts = slice(0 if inside != 3 else 1, 2)
+    theirs = torch.autograd.grad(wanted, [exact_x, exact_weight][parts], _rounded(g).double())
+    for _ in range(2):  # the second time the counters are used again
+        ours = torch.autograd.grad(y, [x, module.weight][parts], g, retain_graph=True)
+        for mine, exact in zip((y, *ours), (wanted, *theirs), strict=True):
+            assert float((mine - exact).detach().abs().max()) < 1e-4 * float(exact.detach().abs().max() + 1)
+
+
+def _resnet(size: int) -> list[tuple[int, int, int, int, int, int]]:
+    shapes = [(size, size, 20, 20, 3, 1)]
+    for inside in (20, 40, 80):
+        wide = 2 * inside
+        shapes += [(size, size, inside, wide, 3, 2), (size, size, inside, wide, 1, 2)]
+        size = (size + 1) // 2
+        shapes += [(size, size, wide, wide, 3, 1)]
+    return shapes
+
+
+def _rounded(t: Tensor) -> Tensor:
+    """To the nearest number of 10 bits after the leading one, as the kernels do."""
+    return ((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).view_as(t)
+
+
+def _run(kernels: ctypes.CDLL, launch: Launch, tensors: list[Tensor], how: Plan) -> None:
+    shape = (ctypes.c_int * 10)(*how.shape)
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
+    getattr(kernels, f"run_{launch.kernel}")(*launch.grid, *pointers, shape)

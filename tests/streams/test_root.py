@@ -19,3 +19,4 @@ def test_the_argument_comes_before_the_environment_and_that_before_the_cache_fol
     assert data_root() == tmp_path / "named"
     assert data_root(tmp_path / "given") == tmp_path / "given"
     assert data_root("~/data") == Path.home() / "data"
+    assert data_root("~nobody-of-this-name/data") == Path("~nobody-of-this-name/data")

@@ -16,6 +16,7 @@ from scale_cl.streams.builders.assembly import assemble
 from scale_cl.streams.builders.own_folder import from_folder
 from scale_cl.streams.builders.own_manifest import from_manifest
 from scale_cl.streams.draws import shuffled
+from scale_cl.streams.root import expanded
 from scale_cl.streams.stream import Scenario, Stream
 
 _BUILDERS: dict[str, Callable[..., Stream]] = {"folder": from_folder, "csv": from_manifest}
@@ -30,11 +31,12 @@ class OwnData:
     size: int | None = None
     channels: int = 3
     held_out: float = 0.2
+    base: Path | None = None  # where a relative path begins; None: in the present directory
 
     @property
     def path(self) -> Path:
         """The folder or file."""
-        return Path(self.name.partition(":")[2]).expanduser()
+        return (self.base or Path()) / expanded(self.name.partition(":")[2])
 
 
 _read: dict[tuple[OwnData, Path], Stream] = {}  # the last one only

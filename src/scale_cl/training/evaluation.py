@@ -8,7 +8,7 @@ from torch import Tensor
 from scale_cl.learners import Learner
 from scale_cl.streams import Stream
 
-_CHUNK = 2000  # samples a forward: large enough for a GPU, small enough for its caches and for a laptop
+CHUNK = 2000  # samples a forward: large enough for a GPU, small enough for its caches and for a laptop
 
 
 def hits(learner: Learner, stream: Stream, task: int) -> Tensor:
@@ -17,7 +17,7 @@ def hits(learner: Learner, stream: Stream, task: int) -> Tensor:
     name = stream.tasks[task].name
     right = [
         (learner.predict(part, name).argmax(1) == label.to(learner.device)).sum()
-        for part, label in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True)
+        for part, label in zip(x.split(CHUNK), y.split(CHUNK), strict=True)
     ]
     return torch.stack(right).sum()
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["scale_cl.training", "scale_cl.cli.main", "sklearn.datasets", "tests.training.child"])
+_SERVER.set_forkserver_preload(["scale_cl.training", "scale_cl.cli.main", "sklearn.datasets"])
 
 
 class Child:

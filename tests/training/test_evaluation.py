@@ -35,7 +35,7 @@ class Oracle(Finetune):
 def test_accuracy_is_the_share_of_right_answers_whatever_the_chunks(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation_module, "_CHUNK", chunk)
+    monkeypatch.setattr(evaluation_module, "CHUNK", chunk)
     stream = streams.permuted(streams.load_arrays("digits"), tasks=2, train=10, test=40, seed=0)
     assert accuracies(Oracle(stream, 40), stream, 2) == [100.0, 100.0]
     oracle = Oracle(stream, 13)

@@ -14,14 +14,19 @@ def resume(
     on_divergence: Annotated[
         str | None, typer.Option(metavar="stop|skip", help="When a loss or gradient is not finite.")
     ] = None,
+    no_track: Annotated[
+        bool, typer.Option("--no-track", help="Go on without the trackers that the run was begun with.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing line.")] = False,
 ) -> None:
     """Go on where a run stopped; the result is the one that it would have had without the stop."""
     from dataclasses import replace
+    from functools import partial
 
+    from scale_cl import trackers
     from scale_cl.cli.output import claimed
     from scale_cl.cli.run import close, trained_and_written
-    from scale_cl.errors import CheckpointError
+    from scale_cl.errors import CheckpointError, TrackerError
     from scale_cl.results import RESULT_NAME
     from scale_cl.settings import as_dict, build
     from scale_cl.training import run_file
@@ -37,7 +42,15 @@ def resume(
             if on_divergence is not None:
                 run = build(RunSettings, {**as_dict(asked.config.run), "on_divergence": on_divergence}, section="run")
                 asked = replace(asked, config=replace(asked.config, run=run))
-            result = trained_and_written(asked, directory, quiet=quiet, resume=True)
+            before = None if no_track else trackers.read(directory)
+            tracked = None
+            if before is not None:
+                names = list(before.trackers)
+                tracked = partial(trackers.tracking, names, directory, every=before.every, resume=True)
+            try:
+                result = trained_and_written(asked, directory, quiet=quiet, resume=True, tracked=tracked)
+            except TrackerError as error:
+                raise TrackerError(f"{error}; --no-track goes on without it") from error
     if finished:
         typer.echo(f"{directory} is finished: its result is in {directory / RESULT_NAME}")
         return

@@ -6,9 +6,11 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,9 +18,12 @@ from scale_cl.cli import progress
 
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
+    from scale_cl.trackers import Tracking
     from scale_cl.training import Saving
     from scale_cl.training.config import Config
     from scale_cl.training.run_file import Asked
+
+    Tracked = Callable[..., AbstractContextManager[Tracking]]
 
 
 def run(
@@ -45,6 +50,19 @@ def run(
     on_divergence: Annotated[
         str | None, typer.Option(metavar="stop|skip", help="When a loss or gradient is not finite.")
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Tracker: tensorboard, mlflow or wandb; may be repeated."),
+    ] = None,
+    track_every: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Steps from one point of tracked losses to the next; 50.")
+    ] = None,
+    track_project: Annotated[
+        str | None, typer.Option(metavar="NAME", help="MLflow's experiment, W&B's project; else scale-cl.")
+    ] = None,
+    track_address: Annotated[
+        str | None, typer.Option(metavar="URI", help="MLflow's server; else MLFLOW_TRACKING_URI.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing line.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the result in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings in force and stop.")] = False,
@@ -55,6 +73,8 @@ def run(
     """
     from scale_cl.cli.config_text import config_text
     from scale_cl.cli.output import check_free, claimed, new_directory
+    from scale_cl.errors import ConfigError
+    from scale_cl.trackers import EVERY, parse, tracking
     from scale_cl.training.config import resolve
     from scale_cl.training.run_file import Asked
 
@@ -74,6 +94,9 @@ def run(
         options={name: value for name, value in options.items() if value is not None},
         assignments=assignments or (),
     )
+    named = parse(track or ())
+    if not named and (track_every, track_project, track_address) != (None, None, None):
+        raise ConfigError("--track-every, --track-project and --track-address need --track NAME")
     directory = out or new_directory(f"{resolved.learner_name}-{resolved.stream.short_name}")
     if dry_run:
         check_free(directory, force=force)
@@ -83,7 +106,10 @@ def run(
         typer.echo(config_text(resolved))
         return
     with claimed(directory, force=force):
-        result = trained_and_written(Asked(resolved, data, sys.argv[1:]), directory, quiet=quiet)
+        every = EVERY if track_every is None else track_every
+        how = partial(tracking, named, directory, every=every, project=track_project, address=track_address)
+        tracked = how if named else None
+        result = trained_and_written(Asked(resolved, data, sys.argv[1:]), directory, quiet=quiet, tracked=tracked)
     close(result, directory, quiet=quiet)
 
 
@@ -96,16 +122,39 @@ def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
     typer.echo(result.line())
 
 
-def trained_and_written(asked: Asked, directory: Path, *, quiet: bool, resume: bool = False) -> RunResult:
-    """Do in `directory`, which is claimed, what was asked, with checkpoints; nothing but the result is left."""
+def trained_and_written(
+    asked: Asked, directory: Path, *, quiet: bool, resume: bool = False, tracked: Tracked | None = None
+) -> RunResult:
+    """Do in `directory`, which is claimed, what was asked, with checkpoints; nothing but the result is left.
+
+    `tracked` makes what the run is tracked with; if that cannot start, all stays as it was.
+    """
+    from scale_cl import trackers
+
+    if tracked is None:
+        if not resume:
+            trackers.forget(directory)
+        return _trained_and_written(asked, directory, quiet=quiet, resume=resume)
+    config = asked.config
+    about = {"config": config.as_dict(), "environment": _environment(config, asked), "seeds": config.seeds}
+    with tracked(**about) as tracking:
+        for name, place in {} if quiet else tracking.places.items():
+            typer.echo(f"tracked with {name}: {place}", err=True)
+        return _trained_and_written(asked, directory, quiet=quiet, resume=resume, tracking=tracking)
+
+
+def _trained_and_written(
+    asked: Asked, directory: Path, *, quiet: bool, resume: bool, tracking: Tracking | None = None
+) -> RunResult:
     from scale_cl.training import Saving, checkpoint, keeper, run_file
 
+    saving = Saving(directory, resume)
     if not resume:
         keeper.remove_all(directory)
         _must_write(lambda: run_file.write(directory, asked), directory)
     earlier = keeper.seconds_spent(directory, asked.config.seeds) if resume else 0.0
     try:
-        result = trained(asked.config, root=asked.root, quiet=quiet, saving=Saving(directory, resume), asked=asked)
+        result = trained(asked.config, root=asked.root, quiet=quiet, saving=saving, asked=asked, tracking=tracking)
         result = replace(result, seconds_wall=result.seconds_wall + earlier)
         _must_write(lambda: result.write(directory), directory)
     except BaseException:
@@ -128,23 +177,30 @@ def trained(
     quiet: bool,
     saving: Saving | None = None,
     asked: Asked | None = None,
+    tracking: Tracking | None = None,
 ) -> RunResult:
-    """Run a config with progress for a person."""
+    """Run a config with progress for a person, and for trackers."""
     from scale_cl import training
     from scale_cl.results import RunResult
     from scale_cl.training import interruption
-    from scale_cl.training.environment import describe
-    from scale_cl.training.machine import choose_device
+    from scale_cl.training.observer import Observer, Several
 
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
         stop = None if saving is None else stack.enter_context(interruption.watched())
-        observer = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet)))
+        shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet)))
+        observer: Observer = shown if tracking is None else Several([shown, tracking])
         results = training.run(config, root=root, observer=observer, saving=saving, stop=stop)
     seconds = time.perf_counter() - began
+    return RunResult(tuple(results), _environment(config, asked), seconds)
+
+
+def _environment(config: Config, asked: Asked | None) -> dict[str, Any]:
+    from scale_cl.training.environment import describe
+    from scale_cl.training.machine import choose_device
+
     arguments = sys.argv[1:] if asked is None else asked.arguments
-    made_with = describe(choose_device(config.run.device), config.run.threads, arguments)
-    return RunResult(tuple(results), made_with, seconds)
+    return describe(choose_device(config.run.device), config.run.threads, arguments)
 
 
 def _must_write(write: Callable[[], object], directory: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,6 +76,9 @@ class RunSettings(Settings):
     threads: int = setting(1, "CPU threads of a process; another number gives other bits", low=1, high=1024)
     precision: Literal["fp32", "tf32", "bf16"] = setting("tf32", "arithmetic on the GPU; the CPU always uses fp32")
     channels_last: bool = setting(True, "keep images with channels last in memory, which is faster; gives other bits")
+    direct_convolutions: bool = setting(
+        False, "kernels of our own for convolutions of few channels on the GPU, in TF32 with channels last"
+    )
     capture: bool = setting(True, "record the step as a CUDA graph and replay it")
     autotune: bool = setting(
         False, "let cuDNN try its kernels first: some 15 s at the start, then up to a quarter faster"
@@ -107,6 +110,13 @@ class Config:
     learner_name: str
     learner: LearnerConfig
     run: RunSettings
+    base: Path | None = None  # where a relative path of the stream begins, if not here; no part of the result
+
+    @property
+    def own_data(self) -> OwnData | None:
+        """Where the images of the user's own stream are; None for a stream of the catalog."""
+        own = self.stream.own_data
+        return None if own is None else replace(own, base=self.base)
 
     @property
     def seeds(self) -> list[int]:

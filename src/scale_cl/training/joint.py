@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scale_cl.learners import StepStats
 from scale_cl.learners.joint import Joint
 from scale_cl.streams import Stream
 from scale_cl.training.lanes import Lane, Stage
@@ -44,12 +45,12 @@ class JointLane(Lane):
             self.learner.begin_task(task.info)
         self.learner.end_task()
 
-    def _learn(self, epoch: int, start: int, stop: int) -> None:
+    def _learn(self, epoch: int, start: int, stop: int) -> StepStats:
         """Learn from a batch that mixes tasks; each epoch has an order of its own, which follows the stream's seed."""
         if epoch != self._epoch:
             order = np.random.default_rng((self.stream.seed, epoch)).permutation(len(self._rows))
             self._order, self._epoch = torch.from_numpy(order).to(self._rows.device), epoch
-        self.learner.observe_mixed(*self._samples(self._order[start:stop]))
+        return self.learner.observe_mixed(*self._samples(self._order[start:stop]))
 
     def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, labels and tasks of these samples of the mixture."""

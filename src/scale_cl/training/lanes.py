@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scale_cl.learners import Learner
+from scale_cl.learners import Learner, StepStats
 from scale_cl.streams import Stream
 from scale_cl.training.evaluation import hits
+from scale_cl.training.loss_terms import LossTerms
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Lane:
         self.stage = 0  # how far: stages that are done, and steps made in the next one
         self.done = 0
         self.seconds_train = self.seconds_eval = 0.0
+        self.losses: LossTerms | None = None  # where someone asks for them
         self.x = self.y = torch.empty(0)
         self._cuda = torch.cuda.Stream(learner.device) if learner.device.type == "cuda" else None
         if self._cuda is not None:
@@ -67,16 +69,25 @@ class Lane:
     def step(self, epoch: int, start: int, stop: int) -> None:
         """Learn from some samples of the stage, in one of several passes over them."""
         with self.on_device():
-            self._learn(epoch, start, stop)
+            stats = self._learn(epoch, start, stop)
+            if self.losses is not None:
+                self.losses.take(stats)
         self.done += 1
 
-    def _learn(self, epoch: int, start: int, stop: int) -> None:
-        self.learner.observe(self.x[start:stop], self.y[start:stop])
+    def _learn(self, epoch: int, start: int, stop: int) -> StepStats:
+        return self.learner.observe(self.x[start:stop], self.y[start:stop])
 
     def end(self) -> None:
         """Close the stage."""
         with self.on_device():
             self.learner.end_task()
+        self.flush_losses()
+
+    def flush_losses(self) -> None:
+        """Report what was gathered."""
+        if self.losses is not None:
+            with self.on_device():
+                self.losses.flush()
 
     def test(self, tasks: int) -> Tensor:
         """Hits on each of the first `tasks` tasks."""

@@ -5,8 +5,10 @@ Several learners go side by side, each in a lane with a stream of its own. `trai
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +22,8 @@ from scale_cl.training.evaluation import percentages
 from scale_cl.training.joint import JointLane
 from scale_cl.training.keeper import Keeper
 from scale_cl.training.lanes import Lane
-from scale_cl.training.observer import NoObserver, Observer
+from scale_cl.training.loss_terms import LossTerms
+from scale_cl.training.observer import NoObserver, Observer, Recorder, loss_interval
 
 
 def train(
@@ -55,16 +58,38 @@ def train_many(
     epochs = learners[0].epochs
     observer = NoObserver() if observer is None else observer
     lanes = [_lane(learner, stream) for learner, stream in zip(learners, streams, strict=True)]
-    first, stages = lanes[0].stream, lanes[0].stages
-    batches = [-(-stage.samples // batch_size) for stage in stages]  # of one epoch
+    first = lanes[0].stream
+    batches = [-(-stage.samples // batch_size) for stage in lanes[0].stages]  # of one epoch
     if keeper is not None:
         keeper.restore(lanes, streams, config or _settings_of(learners[0]))
     seeds = [stream.seed for stream in streams]
     observer.started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches))
-    restored = min(epochs * sum(batches[: lane.stage]) + lane.done for lane in lanes)
-    if restored:
-        observer.stepped(restored)
-    clock = _Clock()
+    restored = [epochs * sum(batches[: lane.stage]) + lane.done for lane in lanes]
+    if min(restored):
+        observer.stepped(min(restored))
+    with _recorded(observer, lanes, restored):
+        _go_through(lanes, batch_size, batches, observer, keeper)
+    observer.finished()
+    return [
+        SeedResult(
+            stream=lane.stream.name,
+            learner=lane.learner.name,
+            seed=lane.stream.seed,
+            config=dict(config or _settings_of(lane.learner)),
+            tasks=[task.name for task in lane.stream.tasks],
+            matrix=lane.matrix,
+            seconds_train=lane.seconds_train,
+            seconds_eval=lane.seconds_eval,
+        )
+        for lane in lanes
+    ]
+
+
+def _go_through(
+    lanes: Sequence[Lane], batch_size: int, batches: Sequence[int], observer: Observer, keeper: Keeper | None
+) -> None:
+    """All stages from where the lanes are; `batches` are those of one epoch of each stage."""
+    epochs, stages, clock = lanes[0].learner.epochs, lanes[0].stages, _Clock()
     for number in range(min(lane.stage for lane in lanes), len(stages)):
         stage, going = stages[number], [lane for lane in lanes if lane.stage == number]
         clock.start()
@@ -96,20 +121,28 @@ def train_many(
         clock.tested(going)
         if keeper is not None:
             keeper.save(going)
-    observer.finished()
-    return [
-        SeedResult(
-            stream=lane.stream.name,
-            learner=lane.learner.name,
-            seed=lane.stream.seed,
-            config=dict(config or _settings_of(lane.learner)),
-            tasks=[task.name for task in lane.stream.tasks],
-            matrix=lane.matrix,
-            seconds_train=lane.seconds_train,
-            seconds_eval=lane.seconds_eval,
-        )
-        for lane in lanes
-    ]
+
+
+@contextlib.contextmanager
+def _recorded(observer: Observer, lanes: Sequence[Lane], done: Sequence[int]) -> Iterator[None]:
+    """While inside, lanes gather their losses if the observer asks for them; it gets them all, also after an error."""
+    if not isinstance(observer, Recorder):
+        yield
+        return
+    every = loss_interval(observer)
+    for lane, steps in zip(lanes, done, strict=True):
+        seed = lane.stream.seed
+        if steps:
+            observer.restored(seed, steps, [list(row) for row in lane.matrix])
+        if every:
+            lane.losses = LossTerms(every, done=steps, report=partial(observer.losses, seed))
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # of a device that is no more
+            for lane in lanes:
+                lane.flush_losses()
+        raise
 
 
 class _Clock:

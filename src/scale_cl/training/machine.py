@@ -8,6 +8,8 @@ import torch
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute
+from scale_cl.nets import convolution, fused_norm
+from scale_cl.nets.kernels import compile_ahead
 from scale_cl.training.config import RunSettings
 
 
@@ -42,12 +44,20 @@ def prepare(run: RunSettings) -> torch.device:
     return device
 
 
+def compile_kernels(run: RunSettings, device: torch.device) -> None:
+    """Begin to compile what networks for images need on a GPU, while their data are being read."""
+    if device.type == "cuda":
+        makers = [fused_norm.kernels, *([convolution.kernels] if run.direct_convolutions else [])]
+        compile_ahead(*makers, device=torch.cuda.current_device())
+
+
 def compute(run: RunSettings, device: torch.device) -> Compute:
     """How learners do their arithmetic there; the CPU knows no graphs and always counts in fp32."""
     on_cpu = device.type == "cpu"
     return Compute(
         precision="fp32" if on_cpu else run.precision,
         channels_last=run.channels_last,
+        direct_convolutions=run.direct_convolutions,
         capture=run.capture and not on_cpu,
         on_divergence=run.on_divergence,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from scale_cl.training import interruption
 from scale_cl.training.config import Config
 from scale_cl.training.keeper import Keeper
 from scale_cl.training.loop import train, train_many
-from scale_cl.training.machine import choose_device, compute, prepare
-from scale_cl.training.observer import NoObserver, Observer
+from scale_cl.training.machine import choose_device, compile_kernels, compute, prepare
+from scale_cl.training.observer import NoObserver, Observer, Recorder, loss_interval
 from scale_cl.training.size import check_fits
 
 
@@ -71,9 +71,9 @@ def run(
 
 def build_stream(config: Config, seed: int, root: Path | None) -> streams.Stream:
     """The stream of one seed; the arrays behind it are read once a process."""
-    c = config.stream
-    if c.own_data is not None:
-        return load_own(c.own_data, seed=seed, tasks=c.tasks)
+    c, own = config.stream, config.own_data
+    if own is not None:
+        return load_own(own, seed=seed, tasks=c.tasks)
     return streams.load(c.name, seed=seed, root=root, class_order=c.class_order, part=c.part, tasks=c.tasks)
 
 
@@ -91,6 +91,8 @@ def _side_by_side(
     stop: Callable[[], bool] | None,
 ) -> list[SeedResult]:
     device = prepare(config.run)
+    if config.stream.name not in ("digits", "pmnist"):
+        compile_kernels(config.run, device)
     tracks = [build_stream(config, seed, root) for seed in config.seeds]
     check_fits(config, tracks[0], device, learners=len(tracks))
     learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, config.seeds, strict=True)]
@@ -137,7 +139,7 @@ def _over_processes(
 ) -> list[SeedResult]:
     """Each seed in a process of its own turn; a thread passes on what they report."""
     first = build_stream(config, config.seeds[0], root)  # bad data fails here, once and clearly
-    check_fits(config, first, choose_device(config.run.device), learners=processes)
+    check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
     spawn = multiprocessing.get_context("spawn")
     events, stopping = spawn.SimpleQueue(), spawn.Event()
     watcher = _Together(observer, config.seeds)
@@ -151,7 +153,8 @@ def _over_processes(
     try:
         with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=(events, stopping)) as pool:
             with interruption.blocked():
-                futures = [pool.submit(_seed_in_process, config, seed, root, saving) for seed in config.seeds]
+                every = loss_interval(observer)
+                futures = [pool.submit(_seed_in_process, config, seed, root, saving, every) for seed in config.seeds]
             try:
                 while wait(futures, timeout=_PATIENCE, return_when=FIRST_EXCEPTION).not_done:
                     if stop is not None and stop():
@@ -195,8 +198,8 @@ def _enter_process(events: Any, stopping: Any) -> None:
     interruption.die_with_parent()
 
 
-def _seed_in_process(config: Config, seed: int, root: Path | None, saving: Saving | None) -> SeedResult:
-    return _one(config, seed, root, _Sender(_events, seed), saving, _stopping.is_set)
+def _seed_in_process(config: Config, seed: int, root: Path | None, saving: Saving | None, every: int) -> SeedResult:
+    return _one(config, seed, root, _Sender(_events, seed, every), saving, _stopping.is_set)
 
 
 def _cores() -> int:
@@ -208,8 +211,9 @@ class _Sender:
 
     _GROUP = 20
 
-    def __init__(self, events: Any, seed: int) -> None:
+    def __init__(self, events: Any, seed: int, loss_every: int) -> None:
         self._events, self._seed, self._all = events, seed, 0
+        self.loss_every = loss_every
 
     def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
         self._all = steps
@@ -224,6 +228,12 @@ class _Sender:
 
     def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
         self._send("evaluated", seed, task, accuracies)
+
+    def losses(self, seed: int, step: int, terms: Mapping[str, float]) -> None:
+        self._send("losses", seed, step, dict(terms))
+
+    def restored(self, seed: int, steps: int, matrix: list[list[float | None]]) -> None:
+        self._send("restored", seed, steps, matrix)
 
     def finished(self) -> None:
         self._send("finished")
@@ -240,6 +250,7 @@ class _Together:
         self._steps = dict.fromkeys(seeds, 0)
         self._began = False
         self._task = -1
+        self.loss_every = loss_interval(observer)
 
     def of(self, seed: int) -> Observer:
         """What one seed reports to, in the same process."""
@@ -264,6 +275,8 @@ class _Together:
             self._observer.stepped(sum(self._steps.values()) // len(self._steps))
         elif what == "evaluated":
             self._observer.evaluated(*values)
+        elif what in ("losses", "restored") and isinstance(self._observer, Recorder):
+            getattr(self._observer, what)(*values)
 
     def close(self) -> None:
         """All seeds are done."""
@@ -274,7 +287,7 @@ class _Direct(_Sender):
     _GROUP = 1
 
     def __init__(self, together: _Together, seed: int) -> None:
-        super().__init__(None, seed)
+        super().__init__(None, seed, together.loss_every)
         self._together = together
 
     def _send(self, what: str, *values: object) -> None:

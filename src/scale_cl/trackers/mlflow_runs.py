@@ -1,0 +1,188 @@
+"""MLflow: a run for the whole, with a child run for each seed if there are several; by its client, nothing global.
+
+The server is that of `MLFLOW_TRACKING_URI`, the experiment that of `MLFLOW_EXPERIMENT_NAME`, if not given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scale_cl.errors import TrackerError
+from scale_cl.trackers.backend import About, Axis, Ending, flat
+
+_MOST = 500  # metrics in one request; the server takes 1000
+_MOST_PARAMETERS = 100
+_ANSWERS_WITHIN = 10.0  # seconds, of a server that is there
+_STATUS: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+class MLflow:
+    """Runs of one experiment."""
+
+    name = "mlflow"
+
+    def __init__(self, address: str | None = None, experiment: str | None = None) -> None:
+        self._address, self._experiment_name = address, experiment
+        self._client: Any = None
+        self._about = About(Path(), "")
+        self._experiment = self._whole = ""
+        self._runs: dict[int, str] = {}
+        self._held: dict[str, list[Any]] = {}  # metrics by run, on their way
+
+    def start(self, about: About, before: Mapping[str, Any] | None) -> str:
+        """Reach the server and make the run, or take it up again."""
+        from mlflow import MlflowClient, get_tracking_uri
+
+        before = before or {}
+        self._about = about
+        address = _absolute(self._address or before.get("address") or get_tracking_uri())
+        self._address = address
+        try:
+            _must_answer(address)
+            self._client = MlflowClient(tracking_uri=address)
+            if "run" in before:
+                self._take_up(before)
+            else:
+                self._experiment = self._experiment_id()
+                self._whole = self._new_run(about.title, {})
+                for name, content in (("config", about.config), ("environment", about.environment)):
+                    self._file(self._whole, f"{name}.json", json.dumps(content, indent=2).encode())
+        except Exception as error:  # of many kinds: of the network, the server, a data base
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise TrackerError(f"tracking with mlflow at {_without_password(address)} cannot start: {reason}") from None
+        shown = _without_password(address)
+        if shown.startswith("http"):
+            return f"{shown.rstrip('/')}/#/experiments/{self._experiment}/runs/{self._whole}"
+        return f"{shown}, run {self._whole}"
+
+    def open(self, seeds: Sequence[int]) -> None:
+        """A child run for each seed, unless there is one only."""
+        for seed in seeds:
+            if seed not in self._runs and len(seeds) == 1:
+                self._runs[seed] = self._whole
+            elif seed not in self._runs:
+                tags = {"mlflow.parentRunId": self._whole, "scale_cl.seed": str(seed)}
+                self._runs[seed] = self._new_run(f"{self._about.title}, seed {seed}", tags)
+
+    def memory(self) -> dict[str, Any]:
+        """The address, unless it holds a password, and the runs."""
+        address = self._address if self._address == _without_password(self._address or "") else None
+        runs = {str(seed): run for seed, run in self._runs.items()}
+        return {"address": address, "experiment": self._experiment, "run": self._whole, "seeds": runs}
+
+    def restored(self, seed: int, steps: int) -> None:
+        """Nothing: MLflow forgets no point; those that are made again are there twice."""
+
+    def scalars(self, seed: int, axis: Axis, at: int, values: Mapping[str, float]) -> None:
+        """Points of curves, sent many at a time."""
+        self._hold(self._runs[seed], at, values)
+
+    def picture(self, seed: int | None, png: bytes, at: int) -> None:
+        """The artifact `matrix.png`, over the one before."""
+        self._file(self._run(seed), "matrix.png", png)
+
+    def result(self, seed: int | None, measures: Mapping[str, float]) -> None:
+        """Metrics of one point."""
+        self._hold(self._run(seed), 0, measures)
+
+    def document(self, content: Mapping[str, Any]) -> None:
+        """The artifact `result.json`."""
+        self._file(self._whole, "result.json", json.dumps(content, indent=2).encode())
+
+    def flush(self) -> None:
+        """Send the points."""
+        for run, metrics in self._held.items():
+            while metrics:
+                self._client.log_batch(run, metrics=metrics[:_MOST])
+                del metrics[:_MOST]
+
+    def end(self, how: Ending) -> None:
+        """Close the runs."""
+        self.flush()
+        for run in {self._whole, *self._runs.values()}:
+            self._client.set_terminated(run, status=_STATUS[how])
+
+    def drop(self) -> None:
+        """Nothing is held but memory."""
+        self._held.clear()
+
+    def _run(self, seed: int | None) -> str:
+        return self._whole if seed is None else self._runs[seed]
+
+    def _hold(self, run: str, step: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now, held = int(time.time() * 1000), self._held.setdefault(run, [])
+        held += [Metric(name, value, now, step) for name, value in values.items()]
+        if len(held) >= _MOST:
+            self.flush()
+
+    def _take_up(self, before: Mapping[str, Any]) -> None:
+        self._experiment, self._whole = str(before["experiment"]), str(before["run"])
+        self._runs = {int(seed): str(run) for seed, run in before["seeds"].items()}
+        for run in {self._whole, *self._runs.values()}:
+            self._client.update_run(run, status="RUNNING")
+
+    def _experiment_id(self) -> str:
+        name = self._experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "scale-cl"
+        found = self._client.get_experiment_by_name(name)
+        return str(found.experiment_id if found is not None else self._client.create_experiment(name))
+
+    def _new_run(self, name: str, tags: Mapping[str, str]) -> str:
+        from mlflow.entities import Param
+
+        made_with = self._about.environment
+        source = {
+            "mlflow.source.name": made_with.get("command"),
+            "mlflow.source.git.commit": made_with.get("git_revision"),
+        }
+        known = {key: str(value) for key, value in source.items() if value}
+        run = str(self._client.create_run(self._experiment, run_name=name, tags={**known, **tags}).info.run_id)
+        settings = dict(flat(self._about.config))
+        if "scale_cl.seed" in tags:
+            settings["run.seed"] = tags["scale_cl.seed"]
+        parameters = [Param(key, str(value)[:500]) for key, value in settings.items()]
+        for at in range(0, len(parameters), _MOST_PARAMETERS):
+            self._client.log_batch(run, params=parameters[at : at + _MOST_PARAMETERS])
+        return run
+
+    def _file(self, run: str, name: str, content: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_bytes(content)
+            self._client.log_artifact(run, str(path))
+
+
+def _must_answer(address: str) -> None:
+    """A quick look whether anyone is there, as the client would try for minutes; what it answers is for the client."""
+    if not address.startswith(("http://", "https://")):
+        return
+    parts = urllib.parse.urlsplit(address)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/") + "/health", query="")
+    try:
+        with urllib.request.urlopen(bare.geturl(), timeout=_ANSWERS_WITHIN):
+            pass
+    except urllib.error.HTTPError:
+        pass
+    except OSError as error:
+        raise ConnectionError(f"no server answers there ({getattr(error, 'reason', error)})") from None
+
+
+def _absolute(address: str) -> str:
+    """A data base beside us is still found after a change of folder."""
+    path = address.removeprefix("sqlite:///")
+    return address if path == address or path.startswith("/") else f"sqlite:///{Path(path).absolute()}"
+
+
+def _without_password(address: str) -> str:
+    parts = urllib.parse.urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else address

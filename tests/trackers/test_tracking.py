@@ -1,0 +1,215 @@
+"""Tracking as such, with a tracker in memory: what it is told, and that nothing it does reaches the training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.trackers.small_runs import Pages, acc_so_far, accuracies, forgotten, losses, trained
+from tests.training.small_streams import few_digits
+from tests.training.test_keeper import Crash, CrashAt, make
+
+from scale_cl.errors import ConfigError, Interrupted, TrackerError
+from scale_cl.trackers import background, read, tracking
+from scale_cl.trackers.backend import Axis
+from scale_cl.training import Keeper, run, train
+from scale_cl.training.config import resolve
+from scale_cl.training.observer import Several
+
+
+def test_curves_measures_pictures_and_result_of_every_seed(tmp_path: Path) -> None:
+    pages = Pages()
+    with tracking([pages], tmp_path / "mine", every=1) as observer:
+        results, noted = trained(observer, seeds=(3, 8))
+    assert observer.places == {"pages": "memory"}
+    assert pages.events == [("start", "mine", None), ("open", [3, 8]), ("end", "finished")]
+    assert pages.axes == {"loss": {"step"}, "accuracy": {"task"}, "so_far": {"task"}}
+    for result in results:
+        seed = result.seed
+        assert pages.curves[seed, "loss/loss"] == losses(noted[seed])
+        for task in range(3):
+            assert pages.curves[seed, f"accuracy/task-{task + 1}"] == accuracies(result, task)
+        assert pages.curves[seed, "so_far/acc"] == pytest.approx(acc_so_far(result))
+        assert list(pages.curves[seed, "so_far/fm"]) == [2, 3], "one task alone cannot be forgotten"
+        assert pages.curves[seed, "so_far/fm"][3] == pytest.approx(forgotten(result))
+        assert pages.results[seed] == {
+            f"result/{m}": pytest.approx(getattr(result, m)) for m in ("acc", "fm", "la", "bwt")
+        }
+    assert pages.pictures == [(3, 3), (8, 3), (None, 3)]
+    accs = [result.acc for result in results if result.acc is not None]
+    assert pages.results[None]["result/acc"] == pytest.approx(statistics.fmean(accs))
+    assert pages.results[None]["result/acc_deviation"] == pytest.approx(statistics.stdev(accs))
+    (document,) = pages.documents
+    assert document["seeds"] == [3, 8]
+    assert document["matrix"] == [result.matrix for result in results]
+    assert document["tasks"] == results[0].tasks
+    assert document["acc"] == [result.acc for result in results]
+
+
+def test_one_seed_has_no_means_and_its_losses_come_at_the_interval(tmp_path: Path) -> None:
+    pages = Pages()
+    with tracking([pages], tmp_path, every=4) as observer:
+        _, noted = trained(observer, tasks=1)
+    assert list(pages.results) == [0]
+    assert set(pages.results[0]) == {"result/acc", "result/la"}, "FM and BWT need two tasks"
+    curve = pages.curves[0, "loss/loss"]
+    assert curve == {4: pytest.approx(statistics.fmean(noted[0][:4])), 6: pytest.approx(statistics.fmean(noted[0][4:]))}
+
+
+def test_no_loss_curves_are_made_for_an_interval_of_nought(tmp_path: Path) -> None:
+    pages = Pages()
+    with tracking([pages], tmp_path, every=0) as observer:
+        assert observer.loss_every == 0
+        trained(observer, tasks=1)
+    assert {name for _, name in pages.curves} == {"accuracy/task-1", "so_far/acc", "so_far/la"}
+
+
+def test_seeds_one_by_one_and_over_processes_are_tracked_alike(tmp_path: Path) -> None:
+    options = {"stream.tasks": 2, "run.seeds": 2, "run.batch_size": 100, "run.device": "cpu"}
+    each, matrices = [Pages(), Pages()], []
+    for processes, pages in enumerate(each, start=1):
+        config = resolve(stream="digits", learner="er", options={**options, "run.processes": processes})
+        with tracking([pages], tmp_path, every=3) as observer:
+            results = run(config, observer=Several([CrashAt(10**9), observer]))
+        matrices.append([result.matrix for result in results])
+        for seed in (0, 1):
+            assert list(pages.curves[seed, "loss/loss"]) == [3, 6, 9, 10, 12, 15, 18, 20]
+            assert pages.curves[seed, "accuracy/task-1"] == accuracies(results[seed], 0)
+        assert pages.events[-2:] == [("open", [0, 1]), ("end", "finished")]
+    assert matrices[0] == matrices[1]
+    assert each[0].curves == each[1].curves
+    assert each[0].results == each[1].results
+
+
+class Broken(Pages):
+    """Fails at its second point."""
+
+    def scalars(self, seed: int, axis: Axis, at: int, values: Mapping[str, float]) -> None:
+        if self.curves:
+            raise OSError(28, "No space left on device")
+        super().scalars(seed, axis, at, values)
+
+
+def test_a_tracker_that_fails_is_left_behind_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plain, _ = trained(None)
+    broken, pages = Broken(), Pages()
+    pages.name = "whole"
+    with caplog.at_level(logging.WARNING), tracking([broken, pages], tmp_path, every=1) as observer:
+        results, noted = trained(observer)
+    assert results[0].matrix == plain[0].matrix
+    (warning,) = caplog.messages
+    assert warning == (
+        "scale-cl: warning: tracking with pages broke off, the run goes on without it: "
+        "OSError: [Errno 28] No space left on device"
+    )
+    assert broken.events[-1] == ("drop",)
+    assert pages.curves[0, "loss/loss"] == losses(noted[0]), "the other tracker goes on"
+    assert pages.events[-1] == ("end", "finished")
+
+
+def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(background._PATIENCE, "finished", 0.2)
+    released = threading.Event()
+
+    class Hanging(Pages):
+        def scalars(self, seed: int, axis: Axis, at: int, values: Mapping[str, float]) -> None:
+            assert released.wait(60)
+
+    try:
+        with caplog.at_level(logging.WARNING), tracking([Hanging()], tmp_path, every=1) as observer:
+            results, _ = trained(observer, tasks=1)
+    finally:
+        released.set()
+    assert len(results) == 1
+    (warning,) = caplog.messages
+    assert "tracking with pages broke off" in warning
+    assert "it has not ended within" in warning
+
+
+def test_how_a_run_ends_is_told(tmp_path: Path) -> None:
+    for error, how in ((Interrupted("asked"), "stopped"), (KeyboardInterrupt(), "stopped"), (ValueError(), "failed")):
+        pages = Pages()
+        with pytest.raises(type(error)), tracking([pages], tmp_path):
+            raise error
+        assert pages.events[-1] == ("end", how)
+
+
+def test_one_that_cannot_start_ends_those_that_have(tmp_path: Path) -> None:
+    class Unwilling(Pages):
+        name = "unwilling"
+
+        def start(self, about: object, before: object) -> str:
+            raise TrackerError("not today")
+
+    pages = Pages()
+    with pytest.raises(TrackerError, match="not today"), tracking([pages, Unwilling()], tmp_path):
+        raise AssertionError("the run began")
+    assert pages.events[-1] == ("end", "failed")
+
+
+def test_a_resumed_run_goes_on_in_the_places_it_had(tmp_path: Path) -> None:
+    stream, whole = few_digits(tasks=3), Pages()
+    with tracking([whole], tmp_path / "whole", every=1) as observer:
+        straight = train(make("er", stream), stream, observer=observer)
+    with pytest.raises(Crash), tracking([Pages()], tmp_path, every=1) as observer:
+        train(make("er", stream), stream, observer=Several([observer, CrashAt(14)]), keeper=Keeper(tmp_path))
+    assert json.loads((tmp_path / "tracking.json").read_text())["trackers"] == {"pages": {"page": 7}}
+    noted = read(tmp_path)
+    assert noted is not None
+    assert noted.every == 1
+    pages = Pages()
+    with tracking([pages], tmp_path, every=noted.every, resume=True) as observer:
+        resumed = train(make("er", stream), stream, observer=observer, keeper=Keeper(tmp_path, resume=True))
+    assert resumed.matrix == straight.matrix
+    assert pages.events[:3] == [("start", tmp_path.name, {"page": 7}), ("open", [0]), ("restored", 0, 12)]
+    assert list(pages.curves[0, "loss/loss"]) == list(range(13, 19))
+    for (seed, name), curve in pages.curves.items():
+        assert curve.items() <= whole.curves[seed, name].items(), name
+    assert pages.results == whole.results
+
+
+def test_a_run_begun_anew_forgets_the_places_of_the_last(tmp_path: Path) -> None:
+    logs = tmp_path / "tensorboard" / "seed-0"
+    logs.mkdir(parents=True)
+    with tracking([Pages()], tmp_path):
+        assert logs.exists(), "not known to be ours"
+    (tmp_path / "tracking.json").write_text("{}")
+    with tracking([Pages()], tmp_path) as observer:
+        assert not logs.exists()
+        trained(observer, tasks=1)
+    assert (tmp_path / "tracking.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("[", "is not JSON"),
+        ("{}", "no schema version"),
+        ('{"schema": 2, "kind": "tracking"}', "has schema 2"),
+        ('{"schema": 1, "kind": "tracking", "every": true, "trackers": {}}', "of another type"),
+        ('{"schema": 1, "kind": "tracking", "every": 5, "trackers": []}', "of another type"),
+        ('{"schema": 1, "kind": "tracking", "every": -5, "trackers": {}}', "of another type"),
+        ('{"schema": 1, "kind": "tracking", "every": 5, "trackers": {"mlflow": 1}}', "of another type"),
+    ],
+)
+def test_a_damaged_note_is_refused(tmp_path: Path, content: str, part: str) -> None:
+    (tmp_path / "tracking.json").write_text(content)
+    with pytest.raises(TrackerError, match=part):
+        read(tmp_path)
+    assert read(tmp_path / "elsewhere") is None
+
+
+def test_trackers_that_make_no_sense_together_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give at least one"), tracking("", tmp_path):
+        pass
+    with pytest.raises(ConfigError, match="each once"), tracking(["tensorboard", "tensorboard"], tmp_path):
+        pass
+    with pytest.raises(ConfigError, match="it must be at least 0"), tracking("tensorboard", tmp_path, every=-1):
+        pass

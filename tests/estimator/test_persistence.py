@@ -17,6 +17,7 @@ from torch import nn
 
 from scale_cl import ContinualClassifier, ScaleClassifier
 from scale_cl.errors import CheckpointError, ConfigError
+from scale_cl.estimator import storage
 
 FIRST, SECOND = ("cat", "dog"), ("oak", "elm", "fir")
 
@@ -77,6 +78,17 @@ def test_images_and_named_features_come_back(tmp_path: Path) -> None:
     assert loaded.feature_names_in_.tolist() == list("abcdef")
     with pytest.raises(ValueError, match="feature names should match"):
         loaded.predict(table.rename(columns={"a": "z"}))
+
+
+def test_a_file_of_another_kind_of_device_is_loaded_with_draws_that_begin_anew(tmp_path: Path) -> None:
+    model = trained(ScaleClassifier())
+    model.save(tmp_path / "m")
+    stored = storage.read(tmp_path / "m")
+    stored.tensors["learner.rng"] = torch.zeros(16, dtype=torch.uint8)  # as long as that of a CUDA generator
+    storage.write(tmp_path / "m", storage.Stored({**stored.content}, stored.tensors))
+    loaded = ScaleClassifier.load(tmp_path / "m")
+    same(model, loaded)
+    loaded.partial_fit(*blobs(FIRST, seed=5), task="new")
 
 
 def test_an_own_backbone_is_given_again(tmp_path: Path) -> None:

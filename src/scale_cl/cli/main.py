@@ -14,6 +14,7 @@ from scale_cl.cli.catalog import list_app
 from scale_cl.cli.compare import compare
 from scale_cl.cli.data import app as data_app
 from scale_cl.cli.demo import demo
+from scale_cl.cli.export import export
 from scale_cl.cli.memory import app as memory_app
 from scale_cl.cli.report import report
 from scale_cl.cli.reproduce import reproduce
@@ -41,6 +42,7 @@ app.command()(demo)
 app.command()(bench)
 app.command()(report)
 app.command()(compare)
+app.command()(export)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 app.add_typer(memory_app, name="memory")

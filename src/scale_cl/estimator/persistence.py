@@ -66,6 +66,9 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
             estimator.feature_names_in_ = np.array(content["feature_names"], dtype=object)
         estimator.learner_ = estimator._make_learner()
         own = {name.removeprefix("learner."): t for name, t in tensors.items()}
+        fresh = estimator.learner_.state_dict()["tensors"]["rng"]
+        if own["rng"].shape != fresh.shape:  # of another kind of device: its draws cannot be gone on with
+            own["rng"] = fresh
         estimator.learner_.load_state_dict({"tensors": own, "meta": content["meta"]})
     except ScaleClError:
         raise

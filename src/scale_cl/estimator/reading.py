@@ -13,7 +13,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from scale_cl.errors import ConfigError, InputError
+from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 from scale_cl.estimator.labels import ClassBook, read_labels
 from scale_cl.estimator.samples import as_images, plain, writable
 from scale_cl.learners import Learner, catalog
@@ -71,6 +71,22 @@ class ReadingEstimator(BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet: call fit or partial_fit before this method"
             )
+
+    def task_classes(self, task: Any) -> NDArray[Any]:
+        """The labels of a task in the order of its head's outputs, as an exported model has them."""
+        self._require_fitted()
+        if str(task) not in self.tasks_:
+            raise UnknownTaskError(
+                f"task {str(task)!r} was never seen; tasks seen: {', '.join(map(repr, self.tasks_))}"
+            )
+        labels: NDArray[Any] = self.classes_[self._book.columns(str(task))]
+        return labels
+
+    @property
+    def input_origin(self) -> NDArray[np.float64] | None:
+        """What is subtracted from feature vectors before anything else; None: nothing."""
+        self._require_fitted()
+        return self._origin
 
     # ---- inputs ------------------------------------------------------------------------------------------------------
 

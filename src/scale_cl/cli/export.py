@@ -1,0 +1,123 @@
+"""`scale-cl export`: a trained model for one task as a file that runs without this package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scale_cl.export.subject import Subject
+
+ALL = "all"
+
+
+def export(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR|FILE", help="A run's directory, or a file that a classifier's save() wrote.")
+    ],
+    task: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its name, or `all`; may be left out if there is only one.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="File or folder to write to; if not given: NAME.onnx here, `all` into exported/."
+        ),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="onnx|torch", help="ONNX (.onnx, needs the extra `onnx`), or torch.export's (.pt2)."
+        ),
+    ] = "onnx",
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Of this seed; needed if the run has several.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the run's data set is.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+) -> None:
+    """Write the trained model of one task as one file that needs no scale-cl: ONNX, or torch.export's .pt2.
+
+    It takes raw samples, any number at once, and gives a logit for each class; its metadata names the classes.
+
+    The file is loaded again and compared with the learner's own answers before it is put in place.
+
+    A finished run has a model to export if it was run with `--set run.keep_state=true`; a stopped run has one anyway.
+    """
+    from scale_cl.errors import ConfigError
+    from scale_cl.export import writing
+
+    if form not in writing.SUFFIXES:
+        raise ConfigError(f"--format is {form!r}; formats are {', '.join(writing.SUFFIXES)}")
+    if form == "onnx":
+        writing.require_onnx()
+    names, subject_of = _model(source, seed, data)
+    if task is None and len(names) > 1:
+        raise ConfigError(
+            f"there are several tasks ({', '.join(names)}); say which one with --task NAME, or --task all"
+        )
+    subjects = [subject_of(name) for name in (names if task is None or task == ALL else [task])]
+    paths = _paths([subject.task for subject in subjects], out, writing.SUFFIXES[form], together=task == ALL)
+    for path in paths:
+        writing.check_free(path, form, force=force)
+    for subject, path in zip(subjects, paths, strict=True):
+        done = writing.write(subject, path, form, force=force)
+        typer.echo(
+            f"wrote {done.path}: task {done.task}, {len(done.classes)} classes, {-(-done.size // 1000)} kB; logits are "
+            f"the learner's within {done.difference:.1e} on {done.samples} samples"
+        )
+
+
+def _model(source: Path, seed: int | None, data: Path | None) -> tuple[list[str], Callable[[str], Subject]]:
+    """Names of the tasks that can be exported, and what makes a subject of one."""
+    from scale_cl.errors import ConfigError
+    from scale_cl.export.from_run import learner_of_run
+    from scale_cl.export.subject import subject_of
+
+    if source.is_file():
+        if seed is not None or data is not None:
+            raise ConfigError(f"{source} is a file, which has one seed and needs no data: leave out --seed and --data")
+        classifier = _classifier(source)
+        return classifier.tasks_, lambda task: subject_of(classifier, task)
+    trained = learner_of_run(source, seed=seed, root=data)
+    return trained.learner.tasks, lambda task: subject_of(trained.learner, task, trained.classes.get(task))
+
+
+def _classifier(path: Path) -> Any:
+    """The classifier that a file holds, by the class that wrote it."""
+    from scale_cl import estimator
+    from scale_cl.errors import CheckpointError, ConfigError
+    from scale_cl.estimator import storage
+
+    content = storage.read(path).content
+    kind = content.get("class")
+    if kind not in estimator.__all__:
+        raise CheckpointError(f"{path} was written by {kind}: export it from Python, scale_cl.export.to_onnx")
+    if content.get("own_backbone"):
+        raise ConfigError(
+            f"{path} was trained with a backbone of its own: load it in Python with {kind}.load(..., backbone=...) and "
+            "export it with scale_cl.export.to_onnx"
+        )
+    return getattr(estimator, kind).load(path)
+
+
+def _paths(tasks: list[str], out: Path | None, suffix: str, *, together: bool) -> list[Path]:
+    """A file for each task; a folder, where one is given, takes files by the tasks' names."""
+    from scale_cl.errors import OutputInUseError
+
+    names: list[str] = []
+    for task in tasks:
+        name = re.sub(r"[^\w.-]+", "-", task).strip("-.") or "task"
+        taken = [name, *(f"{name}-{n}" for n in range(2, len(tasks) + 2))]
+        names.append(next(free for free in taken if free not in names))
+    if together:
+        folder = Path("exported") if out is None else out
+        if folder.is_file():
+            raise OutputInUseError(f"{folder} is a file; --task all needs a folder")
+        return [folder / f"{name}{suffix}" for name in names]
+    if out is not None and not out.is_dir():
+        return [out]
+    return [(out or Path()) / f"{names[0]}{suffix}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scale_cl.experiments import estimate
 from scale_cl.experiments.planning import PlannedRun
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.training.config import Config, resolve
@@ -21,14 +22,15 @@ def planned(out: Path, config: Config, **keywords: bool) -> PlannedRun:
 
 def made_up(run: PlannedRun, *, acc: float = 50.0, alone: bool = False) -> RunResult:
     """Write a result for `run` as if it had been trained."""
+    tasks = estimate.tasks(run.config)
     seeds = tuple(
         SeedResult(
             run.config.stream.name,
             run.config.learner_name,
             seed,
             run.config.as_dict(),
-            ["a", "b"],
-            [[acc, None], [acc, acc]],
+            [f"task {task}" for task in range(tasks)],
+            [[acc if column <= row else None for column in range(tasks)] for row in range(tasks)],
             1.0,
             0.1,
         )

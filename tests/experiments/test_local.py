@@ -29,6 +29,9 @@ class Notes:
     def progressed(self, run: PlannedRun, fraction: float) -> None:
         self.fractions.append(fraction)
 
+    def retried(self, run: PlannedRun, reason: str) -> None:
+        raise AssertionError(f"{run.title} begins again: {reason}")
+
     def ended(self, outcome: Outcome) -> None:
         self.outcomes[outcome.run.folder] = outcome
 

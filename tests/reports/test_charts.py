@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from tests.reports.made_results import everything, run_result
+from tests.reports.made_results import COMPONENTS, ENVIRONMENT, LAMBDAS, everything, run_result
 
 from scale_cl import metrics
 from scale_cl.reports import Section, collect, plots, sections
@@ -74,7 +74,23 @@ def test_only_runs_on_one_device_share_a_picture_of_time(tmp_path: Path) -> None
     run_result("er", level=70, environment={"device_name": "Fast"}, replay=5).write(tmp_path / "fast")
     chart = by_key(digits(tmp_path))["time"]
     assert "er replay=5" not in [s.label for s in chart.series]
-    assert "other devices are left out" in chart.note
+    assert "on other devices, are left out" in chart.note
+
+
+def test_a_picture_of_time_is_of_runs_alone_or_says_that_it_is_not(tmp_path: Path) -> None:
+    everything(tmp_path)
+    beside = by_key(digits(tmp_path))["time"]
+    assert beside.x_label == "training, seconds a seed, beside other runs"
+    assert len(beside.series) == 5
+    alone = ENVIRONMENT | {"alone": True}
+    run_result(memory=50, seconds=3, environment=alone, **LAMBDAS, **COMPONENTS).write(tmp_path / "time/scale")
+    assert [s.label for s in by_key(digits(tmp_path))["time"].series] == ["finetune", "er", "ctn", "joint"]
+    run_result("er", level=85.0, loss=3.0, seconds=2, environment=alone).write(tmp_path / "time/er")
+    chart = by_key(digits(tmp_path))["time"]
+    assert [(s.label, s.points[0].x) for s in chart.series] == [("er", 3.0), ("scale", 4.0)]
+    assert chart.x_label == "training, seconds a seed"
+    assert "nothing beside it" in chart.note
+    assert "are left out" in chart.note
 
 
 def test_times_far_apart_are_on_a_logarithmic_axis(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from tests.reports.made_results import run_result
 
 from scale_cl.reports import Section, collect, sections
-from scale_cl.reports.sections import distinct, slug
+from scale_cl.reports.naming import distinct, slug
 from scale_cl.training.config import resolve
 
 
@@ -87,6 +88,26 @@ def test_the_settings_that_learners_start_with_are_the_papers(tmp_path: Path, le
     run_result(learner, stream, **settings).write(tmp_path)
     (section,) = sections_of(tmp_path)
     assert section.rows[0].differences == {}
+
+
+def test_settings_of_own_images_and_an_older_result_without_them_make_no_section(tmp_path: Path) -> None:
+    now = resolve(stream="digits", learner="er").as_dict()
+    result = run_result("er", seeds=(7,))
+    new = replace(result.seeds[0], config={**result.seeds[0].config, "stream": now["stream"]})
+    replace(result, seeds=(new,)).write(tmp_path / "new")
+    run_result("er", seeds=(8,)).write(tmp_path / "old")
+    (section,) = sections_of(tmp_path)
+    assert section.title == "digits, 4 tasks"
+    assert [seed.seed for seed in section.rows[0].seeds] == [7, 8]
+
+
+def test_another_number_of_threads_gives_other_bits_and_is_a_row_of_its_own(tmp_path: Path) -> None:
+    result = run_result()
+    run_result().write(tmp_path / "one")
+    config = result.seeds[0].config
+    two = tuple(replace(s, config={**config, "run": {**config["run"], "threads": 2}}) for s in result.seeds)
+    replace(result, seeds=two).write(tmp_path / "two")
+    assert [row.label for row in sections_of(tmp_path)[0].rows] == ["scale", "scale run.threads=2"]
 
 
 def test_times_of_several_devices_are_not_averaged(tmp_path: Path) -> None:

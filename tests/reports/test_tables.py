@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.reports.made_results import everything, run_result
+from tests.reports.made_results import ENVIRONMENT, everything, run_result
 
 from scale_cl.reports import Section, collect, sections
 from scale_cl.reports.experiment_rows import main_rows
@@ -14,6 +14,8 @@ from scale_cl.reports.seed_statistics import summarise
 from scale_cl.reports.table import Cell, Table, mark_best, number, signed
 from scale_cl.reports.tables import overview_table, tables
 from scale_cl.reports.versus_paper import verdict
+
+ALONE = ENVIRONMENT | {"alone": True, "experiment": "time"}
 
 
 def table(directory: Path, key: str, stream: str = "digits") -> Table:
@@ -147,7 +149,37 @@ def test_each_experiment_has_its_table_and_leaves_the_main_one(tmp_path: Path) -
 def test_times_beside_the_papers_are_relative_to_scale(tmp_path: Path) -> None:
     everything(tmp_path)
     (row,) = texts(table(tmp_path, "times", "pmnist"))
-    assert row == ["scale", "11.00 ± 1.00", "1.00 ± 0.00", "1.00", "Abacus 9", "41.33", "1.00"]
+    assert row == ["scale", "11.00 ± 1.00", "1.00 ± 0.00", "1.00", "beside other runs", "Abacus 9", "41.33", "1.00"]
+
+
+def test_times_are_of_runs_that_had_nothing_beside_them_or_are_marked(tmp_path: Path) -> None:
+    run_result(seconds=50).write(tmp_path / "main/scale")
+    run_result("er", seconds=30).write(tmp_path / "main/er")
+    run_result("ctn", seconds=70).write(tmp_path / "main/ctn")
+    assert {row[4] for row in texts(table(tmp_path, "times"))} == {"beside other runs"}
+    run_result(seconds=20, seeds=(0, 1), environment=ALONE).write(tmp_path / "time/scale")
+    run_result("er", seconds=10, seeds=(0,), environment=ALONE).write(tmp_path / "time/er")
+    made = table(tmp_path, "times")
+    assert [row[:5] for row in texts(made)] == [
+        ["er", "10.00", "1.00", "0.49", "alone"],
+        ["ctn", "71.00 ± 1.00", "1.00 ± 0.00", "–", "beside other runs"],
+        ["scale", "20.50 ± 0.71", "1.00 ± 0.00", "1.00", "alone"],
+    ]
+    assert "marked as beside other runs were not taken alone" in made.note
+    assert section(tmp_path).gaps == []
+    assert [row[1] for row in texts(table(tmp_path, "results"))] == ["3", "3", "3"]
+
+
+def test_a_timed_run_on_a_gpu_may_differ_in_its_accuracies_but_one_on_a_cpu_may_not(tmp_path: Path) -> None:
+    run_result(level=90).write(tmp_path / "main")
+    run_result(level=90.1, environment=ALONE | {"device": "cuda:0", "device_name": "Gigant"}).write(tmp_path / "time")
+    (row,) = section(tmp_path).rows
+    assert [seed.matrix[0][0] for seed in row.seeds] == [90.0, 90.5, 91.0]
+    assert (row.devices, row.timing_devices) == (["Abacus 9"], ["Gigant"])
+    assert [run.name for run in row.sources] == ["main/result.json", "time/result.json"]
+    run_result(level=90.1, environment=ALONE).write(tmp_path / "time")
+    assert [r.is_timed_alone for r in section(tmp_path).rows] == [False, True]
+    assert "other accuracies" in section(tmp_path).gaps[0].reason
 
 
 def test_several_streams_have_an_overview(tmp_path: Path) -> None:

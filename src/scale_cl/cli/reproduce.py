@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scale_cl.cli.progress import clock
+from scale_cl.cli.reproduce_places import here, on_ray
 
 if TYPE_CHECKING:
     from scale_cl.experiments import Outcome, Plan, PlannedRun, Request
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 INTERRUPTED = 130  # as shells have it for SIGINT
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 
 
 def reproduce(
@@ -40,11 +40,26 @@ def reproduce(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results go and are looked for.")] = Path(
         "runs/reproduce"
     ),
-    engine: Annotated[str, typer.Option(help="Where runs are carried out: local.")] = "local",
+    engine: Annotated[str, typer.Option(help="Where runs are carried out: local (this machine) or ray.")] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Ray: the cluster that this machine belongs to, or auto; else Ray is started here.",
+        ),
+    ] = None,
+    gpu_share: Annotated[
+        float | None,
+        typer.Option(metavar="PART", min=0.01, max=1, help="Ray: the part of a GPU that a run takes [0.5]."),
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Ray: new attempts at a run whose worker or node died [3].")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int, typer.Option(metavar="N", min=1, help="CPU threads of a run.")] = 1,
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="CPU threads of a run; with Ray, its CPUs.")] = 1,
     slots: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Runs at once; 0: one a core, or two a GPU. Results do not change.")
+        int,
+        typer.Option(metavar="N", min=0, help="Runs at once; 0: as many as there is room for. Results do not change."),
     ] = 0,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="One setting of all runs; may be repeated.")
@@ -55,33 +70,42 @@ def reproduce(
 
     What is finished below --out is not done again, so the same command goes on after an interruption. A run that fails
     does not stop the others; it is named at the end with the command that repeats it, and the exit code is 1.
+
+    With --engine ray, runs go to the nodes of a Ray cluster (extra `ray`). All nodes must see --out and the data under
+    the same paths and have this version of scale-cl; start the command on one of them. Without --address, Ray is
+    started on this machine and stopped at the end.
     """
     from scale_cl import experiments
     from scale_cl.errors import ConfigError
-    from scale_cl.experiments import local
     from scale_cl.experiments.reproduction import carry_out
     from scale_cl.settings import suggest
-    from scale_cl.training.machine import choose_device
+    from scale_cl.training.config import RunSettings
 
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; {suggest(engine, ENGINES)}")
     wanted = experiments.chosen(experiment)
     request = _request(experiment, out, streams, learners, seeds, grid or [], tasks, device, threads, assignments or [])
-    gpu = _checked(device) and choose_device(device).type == "cuda"
-    plan = experiments.plan(wanted, request, gpu=gpu)
-    gpus = _gpus(device) if gpu else []
-    at_once = slots or local.slots(gpus=len(gpus), threads=threads)
-    _show(plan, slots=at_once, gpu=gpu, out=out, to_stderr=not dry_run)
-    if dry_run:
-        return
-    told = _Told(plan, gpu=gpu)
-    try:
-        carry_out(plan, local.LocalEngine(root=data, threads=threads, gpus=gpus), slots=at_once, listener=told)
-    except KeyboardInterrupt:
-        typer.echo("\nstopped; what has finished is kept, and the same command goes on", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    RunSettings(device=device)  # refuses what is not the name of a device
+    options = {"address": address, "gpu-share": gpu_share, "retries": retries}
+    if engine == "local" and (given := [name for name, value in options.items() if value is not None]):
+        raise ConfigError(f"--{given[0]} is for --engine ray, not for local")
+    placed = (
+        here(device, threads, data) if engine == "local" else on_ray(device, threads, data, address, gpu_share, retries)
+    )
+    with placed as place:
+        plan = experiments.plan(wanted, request, gpu=place.gpu)
+        at_once = slots or place.slots
+        _show(plan, slots=at_once, gpu=place.gpu, out=out, to_stderr=not dry_run)
+        if dry_run:
+            return
+        told = _Told(plan, gpu=place.gpu)
+        try:
+            carry_out(plan, place.engine, slots=at_once, listener=told)
+        except KeyboardInterrupt:
+            typer.echo("\nstopped; what has finished is kept, and the same command goes on", err=True)
+            raise typer.Exit(INTERRUPTED) from None
     for name in wanted:
-        _conclude(name, plan, out, data, gpu=gpu)
+        _conclude(name, plan, out, data, gpu=place.gpu)
     _tell_failures(told.failed, data)
     if told.failed:
         raise typer.Exit(FAILED)
@@ -153,24 +177,6 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def _checked(device: str) -> bool:
-    """True if the device's name has the form of one; whether it is there is found out next."""
-    from scale_cl.training.config import RunSettings
-
-    return bool(RunSettings(device=device))
-
-
-def _gpus(device: str) -> list[str]:
-    """The GPUs to share, as CUDA_VISIBLE_DEVICES names them."""
-    import torch
-
-    if device.startswith("cuda:"):
-        return [device.removeprefix("cuda:")]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
-    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
-
-
 def _show(plan: Plan, *, slots: int, gpu: bool, out: Path, to_stderr: bool) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -215,6 +221,11 @@ class _Told:
             running = "; ".join(f"{title} {100 * part:.0f} %" for title, part in self._running.values())
             shown = f"{running}{self._left()}"[: shutil.get_terminal_size().columns - 1]
             print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
+
+    def retried(self, run: PlannedRun, reason: str) -> None:
+        self._running.pop(run.folder, None)
+        start = "\r\x1b[K" if self._live else ""
+        typer.echo(f"{start}{run.title}: begins again; {reason}", err=True)
 
     def ended(self, outcome: Outcome) -> None:
         from scale_cl.results import read

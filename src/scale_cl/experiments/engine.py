@@ -25,13 +25,17 @@ class Listener(Protocol):
         """A run has done this much of its steps, from 0 to 1; told about once a second."""
         ...
 
+    def retried(self, run: PlannedRun, reason: str) -> None:
+        """What carried out a run has died, which is no fault of the run; it begins again."""
+        ...
+
     def ended(self, outcome: Outcome) -> None:
         """A run has ended."""
         ...
 
 
 class Engine(Protocol):
-    """Carries out runs. A run that fails, or whose process dies, is an outcome like any other."""
+    """Carries out runs. A run that fails, or whose process dies too often, is an outcome like any other."""
 
     def execute(self, runs: Sequence[PlannedRun], *, slots: int, listener: Listener) -> None:
         """Do all runs, at most `slots` at once; returns when all have ended."""

@@ -26,16 +26,21 @@ _UNKNOWN = (5.0, 200, 1000)
 _GPU_SPEEDUP = (0.7, 20, 60)  # of the H200, one seed, against that core; small steps wait for the host
 
 
+def tasks(config: Config) -> int:
+    """Tasks that a config of the catalog's streams asks for."""
+    entry = streams.entry(config.stream.name)
+    there = {"continual": entry.continual, "search": entry.search, "all": entry.tasks}[config.stream.part]
+    return min(config.stream.tasks or there, there)
+
+
 def steps(config: Config) -> int:
     """Steps of one seed."""
-    entry = streams.entry(config.stream.name)
-    counts = {"continual": entry.continual, "search": entry.search, "all": entry.tasks}
-    tasks = min(config.stream.tasks or counts[config.stream.part], counts[config.stream.part])
+    entry, many = streams.entry(config.stream.name), tasks(config)
     epochs = int(getattr(config.learner, "epochs", 1))
     batch = config.run.batch_size
     if config.learner_name == "joint":  # batches run across tasks
-        return epochs * -(-tasks * entry.train // batch)
-    return epochs * tasks * -(-entry.train // batch)
+        return epochs * -(-many * entry.train // batch)
+    return epochs * many * -(-entry.train // batch)
 
 
 def seconds(config: Config, *, gpu: bool) -> float:

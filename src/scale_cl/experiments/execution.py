@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ from scale_cl import files, training
 from scale_cl.errors import OutputInUseError, ResultError
 from scale_cl.experiments.features import train_and_keep_features
 from scale_cl.experiments.finished import ALONE, Finished
-from scale_cl.experiments.identity import identity
-from scale_cl.experiments.planning import PlannedRun, config_of
+from scale_cl.experiments.planning import PlannedRun, config_of, key_of
 from scale_cl.experiments.repeating import arguments
 from scale_cl.results import RunResult
-from scale_cl.training import Observer, keeper, run_file
+from scale_cl.training import NoObserver, Observer, keeper, run_file
 from scale_cl.training.environment import describe
 from scale_cl.training.machine import choose_device
 
@@ -36,8 +35,11 @@ def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
     }
 
 
-def carry_out(message: dict[str, Any], observer: Observer | None = None) -> None:
-    """Do the run of a message; when this returns, its folder holds a valid result."""
+def carry_out(message: dict[str, Any], observer: Observer | None = None, *, patience: float | None = None) -> None:
+    """Do the run of a message; when this returns, its folder holds a valid result.
+
+    For `patience` seconds, a few unless told otherwise, the folder may be locked by a process that is being ended.
+    """
     run = PlannedRun(
         message["experiment"],
         config_of(message["config"]),
@@ -47,8 +49,9 @@ def carry_out(message: dict[str, Any], observer: Observer | None = None) -> None
         bool(message["features"]),
     )
     root = None if message["root"] is None else Path(message["root"])
-    with _locked(run.folder):
-        if not _done_meanwhile(run):
+    with _locked(run.folder, _PATIENCE if patience is None else patience):
+        if not is_done(run):
+            _remove_half_written(run.folder)
             _train(run, root, observer)
 
 
@@ -69,25 +72,31 @@ def _train(run: PlannedRun, root: Path | None, observer: Observer | None) -> Non
     keeper.remove_all(run.folder)
 
 
-def _done_meanwhile(run: PlannedRun) -> bool:
-    """Whether another process has done this very run since it was planned."""
+def is_done(run: PlannedRun) -> bool:
+    """Whether the folder of this very run holds its whole result, whoever has made it."""
     there = Finished()
     there.take(run.folder)
-    return set(run.config.seeds) <= set(there.of(identity(run.config.as_dict())))
+    return set(run.config.seeds) <= set(there.of(key_of(run.config)))
+
+
+def _remove_half_written(folder: Path) -> None:
+    """What a process that was killed while it wrote has left under temporary names."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, patience: float) -> Iterator[None]:
     """Hold the folder; leave no empty one behind when nothing was written."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     with contextlib.ExitStack() as stack:
         stack.callback(_remove_empty, made)
-        stack.enter_context(_lock(folder))
+        stack.enter_context(_lock(folder, patience))
         yield
 
 
-def _lock(folder: Path) -> contextlib.ExitStack:
-    deadline = time.monotonic() + _PATIENCE
+def _lock(folder: Path, patience: float) -> contextlib.ExitStack:
+    deadline = time.monotonic() + patience
     while True:
         stack = contextlib.ExitStack()
         try:
@@ -106,3 +115,20 @@ def _remove_empty(folders: list[Path]) -> None:
     for folder in folders:  # innermost first
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+class Pace(NoObserver):
+    """Tells how much of a run's steps is done, from 0 to 1, about once a second."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self._tell, self._steps, self._told = tell, 1, time.monotonic()
+
+    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
+        """Note how many steps there are."""
+        self._steps = max(1, steps)
+
+    def stepped(self, steps: int) -> None:
+        """Tell, unless it was told just now."""
+        if time.monotonic() - self._told >= 1:
+            self._told = time.monotonic()
+            self._tell(steps / self._steps)

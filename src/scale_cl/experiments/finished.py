@@ -47,7 +47,7 @@ class Finished:
         except ResultError:
             return
         for seed in result.seeds:
-            self.by_key.setdefault(identity(seed.config), {}).setdefault(
+            self.by_key.setdefault(identity(seed.config, len(seed.tasks)), {}).setdefault(
                 seed.seed, Found(seed, folder, result.environment)
             )
 

@@ -74,8 +74,8 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Identity of its config."""
-        return identity(self.config.as_dict())
+        """Identity of its runs."""
+        return key_of(self.config)
 
 
 @dataclass
@@ -170,7 +170,7 @@ def _cell(
     gpu: bool,
 ) -> Cell:
     seeds = request.seeds if request.seeds is not None else tuple(range(experiment.seeds))
-    key = identity(config.as_dict())
+    key = key_of(config)
     done = {seed: found for seed, found in there.of(key).items() if seed in seeds}
     planned = coming.setdefault(key, set())
     missing = [seed for seed in seeds if seed not in done and seed not in planned]
@@ -205,6 +205,11 @@ def _with_seeds(config: Config, seeds: Sequence[int]) -> Config:
 def config_of(values: dict[str, dict[str, object]]) -> Config:
     """The config whose `as_dict` these are."""
     return resolve(options={f"{section}.{k}": v for section, part in values.items() for k, v in part.items()})
+
+
+def key_of(config: Config) -> str:
+    """Identity of the runs of a config."""
+    return identity(config.as_dict(), estimate.tasks(config))
 
 
 def _stream_folder(config: Config) -> str:

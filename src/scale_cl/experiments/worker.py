@@ -13,7 +13,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -56,43 +55,22 @@ def _listen(lines: TextIO, messages: queue.SimpleQueue[dict[str, Any]]) -> None:
 
 def _answer(answers: TextIO, message: dict[str, Any]) -> None:
     """Do a run; after an error that is not ours the process may be broken (a GPU's state is) and is to be replaced."""
-    from scale_cl.experiments.execution import carry_out
+    from scale_cl.experiments.execution import Pace, carry_out
+
+    def tell(fraction: float) -> None:
+        print(json.dumps({"fraction": fraction}), file=answers, flush=True)
 
     answer: dict[str, Any] = {"error": None, "broken": False}
     try:
-        carry_out(message, _Teller(answers))
+        carry_out(message, Pace(tell))
     except Exception as failure:
         answer = {"error": one_line(failure), "broken": not isinstance(failure, ScaleClError)}
         traceback.print_exc()
-    _clear()
+    clear()
     print(json.dumps(answer), file=answers, flush=True)
 
 
-class _Teller:
-    """Tells how far the run is, about once a second."""
-
-    def __init__(self, answers: TextIO) -> None:
-        self._answers, self._steps, self._told = answers, 1, time.monotonic()
-
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        self._steps = max(1, steps)
-
-    def stepped(self, steps: int) -> None:
-        if time.monotonic() - self._told >= 1:
-            self._told = time.monotonic()
-            print(json.dumps({"fraction": steps / self._steps}), file=self._answers, flush=True)
-
-    def task_started(self, task: int, name: str, steps: int) -> None:
-        pass
-
-    def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
-        pass
-
-    def finished(self) -> None:
-        pass
-
-
-def _clear() -> None:
+def clear() -> None:
     """Give back what the run held: other runs share the GPU."""
     import torch
 

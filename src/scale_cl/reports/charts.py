@@ -9,7 +9,8 @@ from typing import Literal
 
 from scale_cl.reports import paper
 from scale_cl.reports.experiment_rows import main_rows, memory_rows, sensitivity_rows
-from scale_cl.reports.sections import LEARNER_ORDER, Row, Section
+from scale_cl.reports.rows import Row
+from scale_cl.reports.sections import LEARNER_ORDER, Section
 from scale_cl.reports.seed_statistics import Summary, summarise
 from scale_cl.reports.table import mean_text, number
 from scale_cl.results import SeedResult
@@ -148,25 +149,40 @@ def accuracy_against_memory(section: Section) -> Chart | None:
 
 
 def accuracy_against_time(section: Section) -> Chart | None:
-    """ACC over seconds of training a seed; only learners on one device share a picture."""
+    """ACC over seconds of training a seed: of runs alone on one device, or of others, which is said in the picture."""
     timed = [(row, row.summary("acc"), row.summary("seconds_train")) for row in main_rows(section)]
     usable = [(row, acc, time) for row, acc, time in timed if acc and time and time.mean > 0]
-    devices = sorted({device for row, _, _ in usable for device in row.devices})
-    most = max(devices, key=lambda d: sum(row.devices == [d] for row, _, _ in usable), default="")
+    places = {(row.is_timed_alone, *row.timing_devices) for row, _, _ in usable}
+    counts = {place: sum((r.is_timed_alone, *r.timing_devices) == place for r, _, _ in usable) for place in places}
+    enough = sorted(
+        (place for place in places if counts[place] > 1), key=lambda place: (place[0], counts[place], place)
+    )
+    if not enough:
+        return None
+    alone, device = enough[-1]
     drawn = []
     for row, acc, time in usable:
-        if row.devices == [most]:
+        if (row.is_timed_alone, *row.timing_devices) == (alone, device):
             hover = f"{row.label}: ACC {mean_text(acc)}, {mean_text(time)} s"
             drawn.append((row, (Point(time.mean, acc.mean, acc.deviation, hover, time.deviation),), False))
-    if len(drawn) < 2:
-        return None
     times = [points[0].x for _, points, _ in drawn]
-    note = f"Seconds of training a seed on {most}." + (
-        " Runs on other devices are left out." if len(devices) > 1 else ""
+    return _chart(
+        "time",
+        "Accuracy against time",
+        "training, seconds a seed" + ("" if alone else ", beside other runs"),
+        "ACC, %",
+        drawn,
+        (),
+        kind="points",
+        log_x=max(times) > 10 * min(times),
+        note=_time_note(bool(alone), str(device), left_out=len(usable) > len(drawn)),
     )
-    log_x = max(times) > 10 * min(times)
-    title, x_label = "Accuracy against time", "training, seconds a seed"
-    return _chart("time", title, x_label, "ACC, %", drawn, (), kind="points", log_x=log_x, note=note)
+
+
+def _time_note(alone: bool, device: str, *, left_out: bool) -> str:
+    how = "one run after another with nothing beside it" if alone else "where other runs may have run beside"
+    others = " Runs that were timed otherwise, or on other devices, are left out." if left_out else ""
+    return f"Seconds of training a seed on {device}, {how}.{others}"
 
 
 def sensitivity(section: Section) -> Chart | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from scale_cl.reports import paper
-from scale_cl.reports.sections import Row, Section
+from scale_cl.reports.rows import Row
+from scale_cl.reports.sections import Section
 
 OURS = "scale"
 _LAMBDAS = ("lambda1", "lambda2", "lambda3")

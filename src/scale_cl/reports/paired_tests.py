@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scale_cl.reports.experiment_rows import main_rows, our_row
-from scale_cl.reports.sections import Row, Section
+from scale_cl.reports.rows import Row
+from scale_cl.reports.sections import Section
 from scale_cl.reports.seed_statistics import PairedTest, holm, paired, smallest_wilcoxon
 from scale_cl.reports.table import Cell, Column, Table, gap, mean_cell, name_cell, number, signed
 

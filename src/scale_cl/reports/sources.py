@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 
 from scale_cl.reports.collection import Run, printable
-from scale_cl.reports.sections import Row, Section, device
+from scale_cl.reports.rows import Row, device, is_alone
+from scale_cl.reports.sections import Section
 
 _UNKNOWN = "not recorded"
 
@@ -25,7 +26,7 @@ class Source:
 def source(section: Section, row: Row) -> Source:
     """The provenance of a row."""
     facts: list[tuple[str, str]] = []
-    for run in row.runs:
+    for run in row.sources:
         facts += _facts(run)
     config = json.dumps(row.seeds[0].config, indent=2, ensure_ascii=False)
     seeds = tuple(
@@ -58,5 +59,6 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Device", where),
         ("Platform", str(made.get("platform") or _UNKNOWN)),
         ("Whole run", f"{run.result.seconds_wall:.1f} s"),
+        ("Beside it", "nothing: its times count" if is_alone(run) else "perhaps other runs"),
     ]
     return [(name, printable(value)) for name, value in facts]

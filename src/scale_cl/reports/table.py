@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from scale_cl.reports.paper import Figure
-from scale_cl.reports.sections import Row
+from scale_cl.reports.rows import Row
 from scale_cl.reports.seed_statistics import Summary
 
 GAP = "–"

@@ -8,7 +8,8 @@ from scale_cl.reports import paper
 from scale_cl.reports.collection import printable
 from scale_cl.reports.experiment_rows import OURS, main_rows, memory_rows
 from scale_cl.reports.paired_tests import tests_table
-from scale_cl.reports.sections import Row, Section, learner_rank
+from scale_cl.reports.rows import Row
+from scale_cl.reports.sections import Section, learner_rank
 from scale_cl.reports.table import (
     LEARNER,
     Cell,
@@ -24,6 +25,8 @@ from scale_cl.reports.table import (
     seeds_cell,
 )
 from scale_cl.reports.versus_paper import ablation_table, paper_table, sensitivity_table
+
+ALONE, BESIDE = "alone", "beside other runs"  # how a time was measured
 
 
 def tables(section: Section) -> list[Table]:
@@ -122,10 +125,10 @@ def times_table(section: Section) -> Table | None:
     base = section.find(OURS)
     bodies = []
     for row in rows:
-        mixed = f"seeds were made on several devices: {', '.join(row.devices)}"
+        mixed = f"seeds were timed on several devices: {', '.join(row.timing_devices)}"
         seconds = [row.summary(f"seconds_{part}") for part in ("train", "eval")]
         cells = [name_cell(row), *(mean_cell(s, source=row.anchor, why_none=mixed) for s in seconds)]
-        cells += [_ratio_cell(row, base), Cell(", ".join(row.devices))]
+        cells += [_ratio_cell(row, base), _measured_cell(row), Cell(", ".join(row.timing_devices))]
         if printed:
             cells += _printed_cells(row, printed)
         bodies.append(tuple(cells))
@@ -133,23 +136,33 @@ def times_table(section: Section) -> Table | None:
         LEARNER,
         Column("Training, s", "seconds a seed; its share where seeds ran side by side"),
         Column("Testing, s", "seconds a seed"),
-        Column("× SCALE", "training time relative to SCALE's on the same device"),
+        Column("× SCALE", "training time relative to SCALE's, on the same device and measured alike"),
+        Column("Measured", "whether something may have run beside it", numeric=False),
         Column("Device", numeric=False),
     ]
     note = (
         "Seconds a seed; where seeds ran side by side on one device, its share. Only runs on the same device compare."
     )
+    if not all(row.is_timed_alone for row in rows):
+        note += f" Those marked as {BESIDE} were not taken alone, as scale-cl reproduce time does, and may be too long."
     if printed:
         columns += [Column("Paper, s", f"on an {paper.SECONDS_DEVICE}"), Column("Paper × SCALE", "relative to SCALE's")]
         note += f" The paper's are of an {paper.SECONDS_DEVICE} and do not say whether testing counts."
     return Table("times", "Execution times", tuple(columns), tuple(bodies), note)
 
 
+def _measured_cell(row: Row) -> Cell:
+    if row.is_timed_alone:
+        return Cell(ALONE, hover=f"{len(row.timed)} seeds, one run after another, nothing beside it")
+    return Cell(BESIDE, hover="other runs may have taken time from it")
+
+
 def _ratio_cell(row: Row, base: Row | None) -> Cell:
-    ours = base.summary("seconds_train") if base and row.devices == base.devices else None
+    alike = base and (row.timing_devices, row.is_timed_alone) == (base.timing_devices, base.is_timed_alone)
+    ours = base.summary("seconds_train") if base and alike else None
     train = row.summary("seconds_train")
     if ours is None or train is None or ours.mean <= 0:
-        return gap("no SCALE on the same device")
+        return gap("no SCALE on the same device that was measured alike")
     return Cell(number(train.mean / ours.mean), train.mean / ours.mean, source=row.anchor)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from scale_cl.reports import paper
 from scale_cl.reports.experiment_rows import OURS, ablation_rows, sensitivity_rows
 from scale_cl.reports.paper import Figure, Target
-from scale_cl.reports.sections import Row, Section
+from scale_cl.reports.rows import Row
+from scale_cl.reports.sections import Section
 from scale_cl.reports.seed_statistics import Summary
 from scale_cl.reports.table import (
     LEARNER,

@@ -11,7 +11,8 @@ from scale_cl.reports import latex, markdown, plots
 from scale_cl.reports.charts import charts, heatmaps
 from scale_cl.reports.collection import Collection, Gap
 from scale_cl.reports.html import report_html
-from scale_cl.reports.sections import Section, distinct, sections
+from scale_cl.reports.naming import distinct
+from scale_cl.reports.sections import Section, sections
 from scale_cl.reports.sources import source
 from scale_cl.reports.tables import overview_table, tables
 

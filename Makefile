@@ -8,13 +8,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(TORCH)
 EQUIPPED := $(VENV)/equipped-$(TORCH)
 
-.PHONY: demo test check format soak clean
+.PHONY: demo test check format soak docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/scale-cl demo
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup --cov --cov-report=term
 
 check: $(EQUIPPED)
 	$(BIN)/ruff check .
@@ -24,6 +24,9 @@ check: $(EQUIPPED)
 
 soak: $(EQUIPPED)
 	$(BIN)/pytest -m soak
+
+docs: $(EQUIPPED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(EQUIPPED)
 	$(BIN)/ruff check --fix .

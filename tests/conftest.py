@@ -17,6 +17,22 @@ hypothesis.settings.register_profile("scale-cl", deadline=None)
 hypothesis.settings.load_profile("scale-cl")
 
 
+TOGETHER = (
+    "tests/experiments/test_ray_",
+    "tests/integrations/",
+    "tests/trackers/test_mlflow_",
+    "tests/nets/test_convolution",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share something slow to start (a cluster, a server, an import, a compiler) go to one worker."""
+    for item in items:
+        for start in TOGETHER:
+            if item.nodeid.startswith(start):
+                item.add_marker(pytest.mark.xdist_group(start))
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a command left behind."""

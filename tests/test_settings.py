@@ -98,6 +98,23 @@ def test_an_unknown_field_is_refused_with_the_closest_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "text", "end"),
+    [
+        ("rate", "0,01", "is not a number; write 0.01"),
+        ("rate", "-0,5e-3", "is not a number; write -0.5e-3"),
+        ("rate", "1,000", "is not a number"),  # one, or a thousand
+        ("rate", "1,2,3", "is not a number"),
+        ("rate", "a,b", "is not a number"),
+        ("slots", "1,5", "is not a whole number"),
+    ],
+)
+def test_a_decimal_comma_is_told_from_what_is_no_number(field: str, text: str, end: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_text(Sample, field, text)
+    assert str(error.value) == f"{field}: {text!r} {end}"
+
+
+@pytest.mark.parametrize(
     ("field", "text", "value"),
     [
         ("rate", "1e-3", 1e-3),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from scale_cl.errors import ConfigError
 
 S = TypeVar("S", bound="Settings")
 
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _NONE_WORDS = frozenset({"none", "null", "~"})
 _TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
 _FALSE_WORDS = frozenset({"false", "no", "off", "0"})
@@ -91,7 +93,7 @@ def parse_text(cls: type[Settings], field: str, text: str, *, section: str = "")
         value = _read_as(alternative, text)
         if value is not _UNREADABLE:
             return _checked(kind, limits, value, label)
-    raise ConfigError(f"{label}: {text!r} is not {_kind_names(kind)}")
+    raise ConfigError(f"{label}: {text!r} is not {_kind_names(kind)}{_with_a_point(kind, text)}")
 
 
 def explain(cfg: Settings) -> list[Explained]:
@@ -121,8 +123,9 @@ def require_field(cls: type[Settings], name: str, *, section: str = "") -> None:
 def suggest(name: str, known: Iterable[str]) -> str:
     """The end of an 'unknown ...' message: the closest known name if there is one, else all of them."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known) or 'none'}"
+    spelt = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.6)
+    return f"did you mean {spelt[close[0]]!r}?" if close else f"known are {', '.join(known) or 'none'}"
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------
@@ -232,6 +235,14 @@ def _read_as(kind: Any, text: str) -> object:
         except ValueError:
             return _UNREADABLE
     return text
+
+
+def _with_a_point(kind: Any, text: str) -> str:
+    """What to write where a decimal comma was meant; nothing for one that may part thousands, such as 1,000."""
+    point = text.replace(",", ".")
+    if text.count(",") != 1 or float not in _alternatives(kind) or _THOUSANDS.fullmatch(text):
+        return ""
+    return "" if _read_as(float, point) is _UNREADABLE else f"; write {point}"
 
 
 def _plain(value: object) -> object:

@@ -30,6 +30,11 @@ def assert_refused(finished: Any, *parts: str, leaving: set[str] | None = None) 
         (["--stream", "pmnits"], ["unknown stream 'pmnits'", "did you mean 'pmnist'?"]),
         (["--stream", "zzz"], ["unknown stream 'zzz'", "known are digits, pmnist"]),
         (["--learner", "scal"], ["unknown learner 'scal'", "did you mean 'scale'?"]),
+        (["--learner", "SCALE"], ["unknown learner 'SCALE'", "did you mean 'scale'?"]),
+        (["--learner", "Scale_EMA"], ["did you mean 'scale-ema'?"]),
+        (["--stream", "PMNIST"], ["unknown stream 'PMNIST'", "did you mean 'pmnist'?"]),
+        (["--stream", ""], ["unknown stream ''", "known are digits"]),
+        (["--stream", "x" * 5000], ["unknown stream", "known are digits"]),
         (["--set", "inner_lrr=0.1"], ["unknown setting 'learner.inner_lrr'", "did you mean 'inner_lr'?"]),
         (["--set", "run.sedes=3"], ["unknown setting 'run.sedes'", "did you mean 'seeds'?"]),
         (["--set", "stream.task=3"], ["unknown setting 'stream.task'", "did you mean 'tasks'?"]),
@@ -37,6 +42,7 @@ def assert_refused(finished: Any, *parts: str, leaving: set[str] | None = None) 
         (["--set", "model.depth=3"], ["unknown section 'model'", "stream, learner, run"]),
         (["--set", "inner_lr"], ["--set 'inner_lr'", "expected field=value"]),
         (["--set", "inner_lr=fast"], ["learner.inner_lr: 'fast' is not a number"]),
+        (["--set", "inner_lr=0,01"], ["learner.inner_lr: '0,01' is not a number; write 0.01"]),
         (["--set", "inner_lr=-1"], ["learner.inner_lr: -1.0 is out of range"]),
         (["--set", "memory=60", "--memory", "50"], ["learner.memory is given twice"]),
         (["--learner", "finetune", "--memory", "50"], ["unknown setting 'learner.memory'"]),
@@ -55,6 +61,17 @@ def assert_refused(finished: Any, *parts: str, leaving: set[str] | None = None) 
 )
 def test_run_refuses(command: Callable[..., Any], arguments: list[str], parts: list[str]) -> None:
     assert_refused(command("run", "--quiet", *arguments), *parts)
+
+
+def test_a_folder_or_csv_file_given_as_a_stream_is_told_how_to_be_named(command: Callable[..., Any]) -> None:
+    Path("digit").mkdir()  # near the name of a stream, but there
+    Path("list.csv").touch()
+    Path("notes.txt").touch()
+    left = {"digit", "list.csv", "notes.txt"}
+    for name, hint in (("digit", "'folder:digit'"), ("list.csv", "'csv:list.csv'")):
+        refused = command("run", "--stream", name)
+        assert_refused(refused, f"unknown stream '{name}'; did you mean {hint}?", leaving=left)
+    assert_refused(command("run", "--stream", "notes.txt"), "known are digits", leaving=left)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from tests.reports.made_results import run_result
 
 
@@ -54,3 +56,24 @@ def test_nothing_to_compare_is_an_error(command: Callable[..., Any]) -> None:
     finished = command("compare", "nowhere")
     assert finished.code == 2
     assert finished.err.startswith("scale-cl: error: nowhere does not exist")
+
+
+def test_runs_on_images_of_ones_own_are_compared_and_reported(command: Callable[..., Any]) -> None:
+    for task in ("day", "night"):
+        for label, rows in (("low", slice(4, 8)), ("high", slice(0, 4))):
+            for i in range(12):
+                pixels = np.full((8, 8), i, dtype=np.uint8)
+                pixels[rows] += 150
+                target = Path("pictures", task, label, f"{i}.png")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(target)
+    for learner in ("er", "finetune"):
+        options = ("--set", "stream.channels=1", "-q", "--out", f"runs/{learner}")
+        assert command("run", "--stream", "folder:pictures", "--learner", learner, *options).code == 0
+    compared = command("compare", "runs")
+    assert compared.code == 0, compared.err
+    assert "pictures" in compared.out
+    assert compared.err == ""
+    reported = command("report", "runs")
+    assert reported.code == 0, reported.err
+    assert "pictures" in Path("runs/tables.md").read_text()

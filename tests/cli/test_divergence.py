@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,22 @@ def test_too_large_a_learning_rate_ends_the_run_and_nothing_is_left(command: Cal
     ended = command("run", "--learner", learner, "--set", "lr=1e30", "--tasks", "2", "-q", "--out", "o")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("scale-cl: error: seed 0, step ")
-    assert " is not a finite number, with lr 1e+30; lower the rate" in ended.err
+    advice = "lower the rate, or let such steps be skipped (--on-divergence skip)\n"
+    assert ended.err.endswith(f" is not a finite number, with lr 1e+30; {advice}")
     assert not Path("o").exists(), "there was no good state yet"
 
 
-def test_skipping_goes_on_to_the_end(command: Callable[..., Any]) -> None:
+def test_skipping_goes_on_to_the_end_and_says_what_it_cost(
+    command: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     run = ("run", "--learner", "finetune", "--set", "lr=1e30", "--tasks", "2", "-q", "--out", "o")
-    assert command(*run, "--on-divergence", "skip").code == 0
+    finished = command(*run, "--on-divergence", "skip")
+    assert finished.code == 0
+    assert re.fullmatch(
+        r"scale-cl: warning: seed 0: 1\d\d of 200 steps were skipped, because a loss or gradient was not finite; "
+        "the model is likely useless: lower the rate",
+        caplog.records[-1].getMessage(),
+    )
     assert results.read(Path("o")).seeds[0].acc is not None
     refused = command(*run, "--on-divergence", "hope", "--force")
     assert refused.code == 2

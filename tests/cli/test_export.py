@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.training.test_keeper import Crash
 from torch import nn
 
 from scale_cl import ContinualClassifier, ScaleClassifier, streams
+from scale_cl.export import METADATA
 from scale_cl.streams import own_data
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import found
@@ -86,8 +88,9 @@ def test_a_stopped_run_on_images_of_ones_own(command: Callable[..., Any], monkey
         command("run", "--stream", "folder:pictures", "--set", "stream.channels=1", "--learner", "er", "-q", "--out",
                 "r", "--set", "run.checkpoint_every=1", "--set", "run.batch_size=4")  # fmt: skip
     done = command("export", "r")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, "task spring: 1 is not finished: 3 of 8 steps\n")  # 32 images, 4 a step
     file = OnnxFile(Path("spring-1.onnx"))
+    assert file.metadata["preprocess"] == "grey, 8 x 8 (height x width), not resized, channels first"
     assert file.classes == ["high", "low"]
     assert (file.metadata["task"], file.input.shape) == ("spring: 1", ["batch", 1, 8, 8])
 
@@ -103,6 +106,59 @@ def test_a_stopped_run_on_images_of_ones_own(command: Callable[..., Any], monkey
         assert (refused.code, refused.out) == (2, "")
         assert words in refused.err.splitlines()[-1]
     assert not Path("other.onnx").exists()
+
+
+def test_a_file_says_how_an_image_of_any_size_becomes_its_input(command: Callable[..., Any]) -> None:
+    random = np.random.default_rng(0)
+    for label, light in (("dark", 0), ("light", 150)):
+        for i in range(10):
+            target = Path("pictures", "tones", label, f"{i}.png")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(random.integers(light, light + 100, (9 + i, 20, 3), dtype=np.uint8)).save(target)
+    assert command(*RUN, "--stream", "folder:pictures", "--tasks", "1", "--learner", "er",
+                   "--set", "stream.size=12").code == 0  # fmt: skip
+    assert command("export", "r").code == 0
+    assert command("export", "r", "--format", "torch").code == 0
+    file, told = OnnxFile(Path("tones.onnx")), {METADATA: ""}
+    torch.export.load("tones.pt2", extra_files=told)
+    words = "RGB, resized to 12 x 12 (bilinear), channels first"
+    assert file.metadata["preprocess"] == words == json.loads(told[METADATA])["preprocess"]
+
+    stream = streams.from_folder("pictures", size=12, shuffle=False, seed=0)
+    x, by_hand = torch.cat([stream.train_data(0)[0], stream.test_data(0)[0]]), []
+    for path in sorted(Path("pictures").rglob("*.png")):
+        with Image.open(path) as image:
+            picture = image.convert("RGB").resize((12, 12), Image.Resampling.BILINEAR)
+        by_hand.append(np.asarray(picture).transpose(2, 0, 1))
+    assert {image.tobytes() for image in by_hand} == {image.numpy().tobytes() for image in x}
+
+
+def test_tasks_that_a_stopped_run_has_not_come_to_are_named(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("run", "-q", "--tasks", "4", "--out", "r", "--set", "run.batch_size=40", "--set", "run.checkpoint_every=1")
+    stream = streams.load("digits", tasks=4)
+    names = [task.name for task in stream.tasks]
+    steps = [-(-len(task.train) // 40) for task in stream.tasks]
+    crash_after(steps[0] + 3, monkeypatch)
+    with pytest.raises(Crash):
+        command(*run, "--learner", "er")
+    midst = f"task {names[1]} is not finished: 3 of {steps[1]} steps"
+    done = command("export", "r", "--task", "all", "--format", "torch")
+    unseen = f"no file for tasks that the run has not come to: {names[2]}, {names[3]}"
+    assert (done.code, done.err.splitlines()) == (0, [midst, unseen])
+    assert files() == {f"exported/{name}.pt2" for name in names[:2]}
+    for name, said in ((names[0], []), (names[1], [midst])):
+        assert command("export", "r", "--task", name, "--format", "torch").err.splitlines() == said
+
+    shutil.rmtree("r")
+    crash_after(3, monkeypatch)
+    with pytest.raises(Crash):
+        command(*run, "--learner", "joint", "--set", "epochs=2")
+    done = command("export", "r", "--task", "all", "--format", "torch", "--force")
+    all_steps = 2 * -(-sum(len(task.train) for task in stream.tasks) // 40)
+    words = f"training on all tasks together is not finished: 3 of {all_steps} steps"
+    assert (done.code, done.err.splitlines()) == (0, [words])
 
 
 def test_a_classifiers_file_needs_no_data(command: Callable[..., Any]) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from scale_cl import files, metrics, results
 
@@ -151,3 +153,22 @@ def test_a_result_that_cannot_be_written_is_one_line_and_leaves_nothing(
     assert (finished.code, finished.out) == (2, "")
     assert finished.err == "scale-cl: error: the result cannot be written to a/b: No space left on device\n"
     assert list(Path().iterdir()) == []
+
+
+def test_a_run_on_images_of_ones_own_ends_with_the_accuracy_on_each_task(command: Callable[..., Any]) -> None:
+    random = np.random.default_rng(0)
+    for number in range(11):
+        for label in ("dark", "light"):
+            for i in range(5):
+                file = Path("images", f"{number}-day", label, f"{i}.png")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(random.integers(0, 256, (8, 8, 3)).astype(np.uint8)).save(file)
+    own = ("run", "--stream", "folder:images", "--learner", "finetune", "--set", "run.processes=1")
+    finished = command(*own, "--tasks", "2", "--seeds", "2", "--out", "two")
+    assert finished.code == 0
+    last = [seed.matrix[-1] for seed in results.read(Path("two")).seeds]
+    means = [sum(row[task] or 0 for row in last) / 2 for task in range(2)]
+    assert finished.err.endswith(f"wrote two/result.json\ntask 0-day: {means[0]:.1f}   task 1-day: {means[1]:.1f}\n")
+    assert finished.out.count("\n") == 1
+    assert "task 0-day" not in command(*own, "--tasks", "2", "--out", "quiet", "-q").err
+    assert "task 0-day" not in command(*own, "--out", "many").err, "eleven would be a long line"

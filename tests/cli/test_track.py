@@ -61,6 +61,13 @@ def test_a_tracker_that_is_gone_can_be_left_out_of_a_resumed_run(
     assert command("resume", "o", "-q", "--no-track").code == 0
 
 
+def test_where_to_look_is_not_said_before_the_data_could_be_read(command: Callable[..., Any]) -> None:
+    refused = command("run", "--stream", "folder:nowhere", "--out", "o", "--track", "tensorboard")
+    assert refused.code == 2
+    assert "tracked with" not in refused.err
+    assert refused.err.startswith("scale-cl: error: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -243,5 +243,5 @@ def test_wrong_data_is_named_and_nothing_is_learnt_of_it() -> None:
 
 def test_a_loss_that_explodes_is_said() -> None:
     x, y = blobs(FIRST)
-    with pytest.raises(DivergenceError, match="not a finite number, with lr"):
+    with pytest.raises(DivergenceError, match=r"not a finite number, with lr 1e\+09; lower the rate$"):
         ContinualClassifier("finetune", settings={"lr": 1e9}).fit(x, y)

@@ -106,6 +106,12 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     path = tmp_path / "m"
     with pytest.raises(CheckpointError, match="does not exist"):
         ScaleClassifier.load(path)
+    with pytest.raises(CheckpointError) as error:
+        ScaleClassifier.load(tmp_path)
+    assert str(error.value) == f"{tmp_path} is a directory; give the file that save() wrote"
+    (tmp_path / "result.json").touch()
+    with pytest.raises(CheckpointError, match=r"looks like a run's: `scale-cl export` and `scale-cl resume` take"):
+        ScaleClassifier.load(tmp_path)
     trained(ScaleClassifier()).save(path)
     with pytest.raises(CheckpointError, match="written by ScaleClassifier"):
         ContinualClassifier.load(path)

@@ -144,5 +144,5 @@ def test_the_first_term_that_is_not_finite_is_named() -> None:
         learner.observe(*batch(SPLIT, 4))
     assert str(caught.value) == (
         "seed 0, step 1: outer_ce is not a finite number, with inner_lr 0.01, outer_lr 0.1, adversarial_lr 0.001; "
-        "lower the rate, or let such steps be skipped (--on-divergence skip)"
+        'lower the rate, or let such steps be skipped (on_divergence="skip" in Compute)'
     )

@@ -48,6 +48,34 @@ def test_a_truncated_image_is_named(tmp_path: Path) -> None:
             read_images([path], (60, 60))
 
 
+def test_broken_images_are_named_together(tmp_path: Path) -> None:
+    paths = [tmp_path / str(i % 2) / f"{i:03}.png" for i in range(140)]
+    for i, path in enumerate(paths):
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(path)
+        if i in (3, 70, 139):
+            path.write_bytes(path.read_bytes()[:45] if i == 70 else b"no picture")
+    with pytest.raises(DataError) as refused:
+        read_images(paths, (4, 4))
+    names = "1/003.png, 0/070.png, 1/139.png"
+    assert str(refused.value) == f"3 images in {tmp_path} cannot be decoded: {names}; remove or replace them"
+    for path in paths[:13]:
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"^15 images in .*: 0/000.png, .*, 1/009.png and 5 more; remove or replace"):
+        read_images(paths, (4, 4))
+
+
+def test_broken_images_with_nothing_in_common_are_named_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = [Path("a.png"), tmp_path / "b.png"]
+    for path in paths:
+        path.write_bytes(b"no picture")
+    with pytest.raises(DataError, match=rf"^2 images cannot be decoded: a.png, {tmp_path}/b.png; remove"):
+        read_images(paths, (4, 4))
+
+
 def test_a_small_file_that_claims_a_huge_picture_is_refused(tmp_path: Path) -> None:
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header

@@ -120,3 +120,13 @@ def test_features_must_be_finite_and_have_no_pixel_scale() -> None:
     x[1, 2] = float("nan")
     with pytest.raises(StreamError, match="must be finite"):
         Arrays(x, y, x, y, ("a", "b"), None)
+
+
+def test_a_stream_its_tasks_and_arrays_are_a_line_each_when_printed() -> None:
+    stream = split(images(), classes_per_task=2, order=[2, 0, 3, 1], seed=3, name="own")
+    assert repr(stream) == "Stream('own', 2 tasks, task, 3 x 5 x 4)"
+    assert repr(stream.first(1)) == "Stream('own', 1 task, task, 3 x 5 x 4)"
+    assert repr(stream.tasks[0]) == "Task('task-1', 2 classes, 6 training and 4 test samples)"
+    assert repr(stream.arrays) == "Arrays(12 training and 8 test samples of 3 x 5 x 4, 4 classes, on cpu)"
+    features = images(x_train=torch.zeros(12, 7), x_test=torch.zeros(8, 7), pixel_max=None)
+    assert "of 7 features" in repr(features)

@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scale_cl.export.from_run import Trained
     from scale_cl.export.subject import Subject
 
 ALL = "all"
@@ -54,7 +55,7 @@ def export(
         raise ConfigError(f"--format is {form!r}; formats are {', '.join(writing.SUFFIXES)}")
     if form == "onnx":
         writing.require_onnx()
-    names, subject_of = _model(source, seed, data)
+    names, subject_of, trained = _model(source, seed, data)
     if task is None and len(names) > 1:
         raise ConfigError(
             f"there are several tasks ({', '.join(names)}); say which one with --task NAME, or --task all"
@@ -69,10 +70,22 @@ def export(
             f"wrote {done.path}: task {done.task}, {len(done.classes)} classes, {-(-done.size // 1000)} kB; logits are "
             f"the learner's within {done.difference:.1e} on {done.samples} samples"
         )
+    if trained is not None:
+        _say_what_is_not_done(trained, [subject.task for subject in subjects], all_asked=task == ALL)
 
 
-def _model(source: Path, seed: int | None, data: Path | None) -> tuple[list[str], Callable[[str], Subject]]:
-    """Names of the tasks that can be exported, and what makes a subject of one."""
+def _say_what_is_not_done(trained: Trained, written: list[str], *, all_asked: bool) -> None:
+    """Notes on a run that was stopped: a file of a task in the midst of its training, and tasks without a file."""
+    if trained.unfinished is not None and set(trained.in_midst) & set(written):
+        typer.echo(trained.unfinished, err=True)
+    if all_asked and trained.unseen:
+        typer.echo(f"no file for tasks that the run has not come to: {', '.join(trained.unseen)}", err=True)
+
+
+def _model(
+    source: Path, seed: int | None, data: Path | None
+) -> tuple[list[str], Callable[[str], Subject], Trained | None]:
+    """Names of the tasks that can be exported, what makes a subject of one, and what is known of a run."""
     from scale_cl.errors import ConfigError
     from scale_cl.export.from_run import learner_of_run
     from scale_cl.export.subject import subject_of
@@ -81,9 +94,9 @@ def _model(source: Path, seed: int | None, data: Path | None) -> tuple[list[str]
         if seed is not None or data is not None:
             raise ConfigError(f"{source} is a file, which has one seed and needs no data: leave out --seed and --data")
         classifier = _classifier(source)
-        return classifier.tasks_, lambda task: subject_of(classifier, task)
+        return classifier.tasks_, lambda task: subject_of(classifier, task), None
     trained = learner_of_run(source, seed=seed, root=data)
-    return trained.learner.tasks, lambda task: subject_of(trained.learner, task, trained.classes.get(task))
+    return trained.learner.tasks, trained.subject, trained
 
 
 def _classifier(path: Path) -> Any:

@@ -68,6 +68,19 @@ class Silent:
         return (self.steps - self.done) / self.rate if self.done else None
 
 
+class Places(Silent):
+    """Says where trackers write, once there is something to write: the data was read and training begins."""
+
+    def __init__(self, places: dict[str, str]) -> None:
+        super().__init__()
+        self._places = places
+
+    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
+        """A line a tracker."""
+        for name, place in self._places.items():
+            print(f"tracked with {name}: {place}", file=sys.stderr, flush=True)
+
+
 class Lines(Silent):
     """A line a task, for logs and pipes; seeds that do not keep step get lines of their own."""
 

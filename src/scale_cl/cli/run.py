@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from scale_cl.training.run_file import Asked
 
     Tracked = Callable[..., AbstractContextManager[Tracking]]
+
+_FEW_TASKS = 10  # so many accuracies fit in a line
 
 
 def run(
@@ -119,7 +122,22 @@ def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
 
     if not quiet:
         typer.echo(f"wrote {directory / RESULT_NAME}", err=True)
+        by_task = _accuracies(result)
+        if by_task:
+            typer.echo(by_task, err=True)
     typer.echo(result.line())
+
+
+def _accuracies(result: RunResult) -> str:
+    """What each task of one's own data ended with, the mean over the seeds; nothing for what would be a long line."""
+    from scale_cl.streams.own_data import is_own
+
+    first = result.seeds[0]
+    if not is_own(first.config["stream"]["name"]) or len(first.tasks) > _FEW_TASKS:
+        return ""
+    columns = zip(*(seed.matrix[-1] for seed in result.seeds), strict=True)
+    means = [statistics.fmean(a for a in column if a is not None) for column in columns]
+    return "   ".join(f"task {name}: {mean:.1f}" for name, mean in zip(first.tasks, means, strict=True))
 
 
 def trained_and_written(
@@ -130,17 +148,19 @@ def trained_and_written(
     `tracked` makes what the run is tracked with; if that cannot start, all stays as it was.
     """
     from scale_cl import trackers
+    from scale_cl.errors import DivergenceError
 
-    if tracked is None:
-        if not resume:
-            trackers.forget(directory)
-        return _trained_and_written(asked, directory, quiet=quiet, resume=resume)
     config = asked.config
-    about = {"config": config.as_dict(), "environment": _environment(config, asked), "seeds": config.seeds}
-    with tracked(**about) as tracking:
-        for name, place in {} if quiet else tracking.places.items():
-            typer.echo(f"tracked with {name}: {place}", err=True)
-        return _trained_and_written(asked, directory, quiet=quiet, resume=resume, tracking=tracking)
+    try:
+        if tracked is None:
+            if not resume:
+                trackers.forget(directory)
+            return _trained_and_written(asked, directory, quiet=quiet, resume=resume)
+        about = {"config": config.as_dict(), "environment": _environment(config, asked), "seeds": config.seeds}
+        with tracked(**about) as tracking:
+            return _trained_and_written(asked, directory, quiet=quiet, resume=resume, tracking=tracking)
+    except DivergenceError as error:
+        raise DivergenceError(f"{error} (--on-divergence skip)") from error
 
 
 def _trained_and_written(
@@ -189,7 +209,9 @@ def trained(
     with contextlib.ExitStack() as stack:
         stop = None if saving is None else stack.enter_context(interruption.watched())
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet)))
-        observer: Observer = shown if tracking is None else Several([shown, tracking])
+        observer: Observer = shown
+        if tracking is not None:
+            observer = Several([progress.Places({} if quiet else tracking.places), shown, tracking])
         results = training.run(config, root=root, observer=observer, saving=saving, stop=stop)
     seconds = time.perf_counter() - began
     return RunResult(tuple(results), _environment(config, asked), seconds)

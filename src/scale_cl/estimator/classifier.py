@@ -28,6 +28,7 @@ _AT_ONCE = 1024  # samples of a prediction that are computed together
 class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[misc]
     """A classifier for tasks that arrive one after another, by any learner of the catalog.
 
+    Settings of the learner go into `settings`, as in ContinualClassifier("er", settings={"lr": 0.05}).
     Tasks and labels may have any name and appear whenever they do; a task may come back later, with more classes.
     Inputs are feature vectors [n, f] or images [n, h, w], [n, h, w, c] or [n, c, h, w] (uint8 pixels, or floats), as
     numpy arrays, tensors, pandas tables or a DataLoader that gives (X, y).

@@ -142,12 +142,15 @@ class ReadingEstimator(BaseEstimator):  # type: ignore[misc]
     def _make_learner(self) -> Learner:
         name, spec = self._learner_name(), self._spec
         colour = len(spec.shape) == 3 and spec.shape[0] == 3
-        values = catalog.paper_settings(name, "" if colour else "digits") | ({} if colour else _STEADY.get(name, {}))
+        values = catalog.paper_settings(name, catalog.OWN_IMAGES[0] if colour else "digits")
+        values |= {} if colour else _STEADY.get(name, {})
         standardise = spec.pixel_max is None if self.standardise == "auto" else bool(self.standardise)
         values |= {"standardise": standardise, **self._learner_settings()}
         config = build(catalog.config_class(name), values, section="settings")
         device = choose_device(self.device)
-        return catalog.make(name, spec, config, seed=self._seed, device=device, backbone=self.backbone)
+        learner = catalog.make(name, spec, config, seed=self._seed, device=device, backbone=self.backbone)
+        learner.advice = "lower the rate"
+        return learner
 
 
 def _shifted(values: NDArray[Any], origin: NDArray[np.float64] | None) -> NDArray[np.float32]:

@@ -14,6 +14,8 @@ _OWN = ("inner_lr", "outer_lr", "memory", "replay", "weight_average")
 class ScaleClassifier(ContinualClassifier):
     """A classifier for tasks that arrive one after another, by SCALE.
 
+    Its main settings are parameters; all others go into `settings`, as in ScaleClassifier(settings={"inner_steps": 3}).
+
     Parameters:
         inner_lr: learning rate of the trunk and the heads; None for what suits the inputs.
         outer_lr: learning rate of the parameter generator; None for what suits the inputs.

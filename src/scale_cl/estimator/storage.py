@@ -44,6 +44,8 @@ def write(path: str | os.PathLike[str], stored: Stored) -> None:
 def read(path: str | os.PathLike[str]) -> Stored:
     """Read what `write` wrote; CheckpointError if it is missing, damaged, foreign or newer."""
     file = Path(path)
+    if file.is_dir():
+        raise CheckpointError(_about_directory(file))
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; give the file that save() wrote")
     try:
@@ -72,6 +74,13 @@ def read(path: str | os.PathLike[str]) -> Stored:
     if not right:
         raise CheckpointError(f"{file} is damaged: its checksum is another")
     return Stored(content, tensors)
+
+
+def _about_directory(directory: Path) -> str:
+    text = f"{directory} is a directory; give the file that save() wrote"
+    if any((directory / name).is_file() for name in ("result.json", "run.json")):
+        text += " (it looks like a run's: `scale-cl export` and `scale-cl resume` take those)"
+    return text
 
 
 def _checksum(content: dict[str, Any], tensors: dict[str, Tensor]) -> str:

@@ -9,10 +9,15 @@ from pathlib import Path
 import torch
 
 from scale_cl.errors import CheckpointError, ConfigError, DataError
+from scale_cl.export.subject import Subject, subject_of
 from scale_cl.learners import Learner, State
+from scale_cl.learners.joint import Joint
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint, keeper, run_file
 from scale_cl.training.checkpoint import Checkpoint
+from scale_cl.training.config import Config
+from scale_cl.training.joint import JointLane
+from scale_cl.training.lanes import Lane
 from scale_cl.training.seeds import build_learner, build_stream
 
 _log = logging.getLogger("scale_cl")
@@ -20,10 +25,22 @@ _log = logging.getLogger("scale_cl")
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A learner on the CPU, and the names of the classes of each task of its stream."""
+    """A learner on the CPU, what its stream says of tasks and inputs, and how far it got."""
 
     learner: Learner
-    classes: dict[str, tuple[str, ...]]
+    classes: dict[str, tuple[str, ...]]  # of each task of the stream
+    preprocess: str | None  # how an image file becomes an input, where the images are the user's own
+    unfinished: str | None  # what is to be said of tasks that are in the midst of training
+    in_midst: tuple[str, ...]  # names of these: one, or with joint training all
+
+    @property
+    def unseen(self) -> list[str]:
+        """Tasks of the stream that the run has not come to."""
+        return [name for name in self.classes if name not in self.learner.tasks]
+
+    def subject(self, task: str) -> Subject:
+        """One task, to be exported."""
+        return replace(subject_of(self.learner, task, self.classes.get(task)), preprocess=self.preprocess)
 
 
 def learner_of_run(directory: Path, *, seed: int | None = None, root: Path | None = None) -> Trained:
@@ -35,8 +52,9 @@ def learner_of_run(directory: Path, *, seed: int | None = None, root: Path | Non
     for path in checkpoint.found(folder):
         try:
             found = checkpoint.read(path)
-            stream = _stream(path, found, directory, root)
-            return Trained(_learner(path, found, stream), {task.name: task.classes for task in stream.tasks})
+            config = run_file.config_of(found.config, path)
+            stream = _stream(path, found, config, directory, root)
+            return _trained(_learner(found, config, stream), config, stream, found)
         except CheckpointError as error:
             refused = str(error)
             _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
@@ -62,9 +80,27 @@ def _folder(directory: Path, seed: int | None) -> Path:
     return there[min(there) if seed is None else seed]
 
 
-def _stream(path: Path, found: Checkpoint, directory: Path, root: Path | None) -> Stream:
+def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint) -> Trained:
+    own, classes = config.own_data, {task.name: task.classes for task in stream.tasks}
+    preprocess = None if own is None else own.preprocess(stream.spec.shape)
+    number, step = found.position
+    if step == 0:  # nothing was begun that is not done
+        return Trained(learner, classes, preprocess, None, ())
+    lane = JointLane(learner, stream) if isinstance(learner, Joint) else Lane(learner, stream)
+    if number >= len(lane.stages):
+        raise CheckpointError(f"a checkpoint of {stream.name} is damaged: it is {step} steps past the last task")
+    stage = lane.stages[number]
+    steps = learner.epochs * -(-stage.samples // config.run.batch_size)
+    joint = isinstance(learner, Joint)
+    what = f"training on {stage.name}" if joint else f"task {stage.name}"
+    far = f"{step} of {steps} steps" + (", not closed yet" if step >= steps else "")
+    return Trained(
+        learner, classes, preprocess, f"{what} is not finished: {far}", tuple(classes) if joint else (stage.name,)
+    )
+
+
+def _stream(path: Path, found: Checkpoint, config: Config, directory: Path, root: Path | None) -> Stream:
     """The stream that the checkpoint's learner was trained on."""
-    config = run_file.config_of(found.config, path)
     if (directory / run_file.RUN_NAME).exists():  # not finished: it is noted where the data was
         asked = run_file.read(directory)
         config, root = replace(config, base=asked.config.base), root or asked.root
@@ -74,8 +110,7 @@ def _stream(path: Path, found: Checkpoint, directory: Path, root: Path | None) -
     return stream
 
 
-def _learner(path: Path, found: Checkpoint, stream: Stream) -> Learner:
-    config = run_file.config_of(found.config, path)
+def _learner(found: Checkpoint, config: Config, stream: Stream) -> Learner:
     learner = build_learner(config, stream, found.seed, torch.device("cpu"))
     tensors = dict(found.state["tensors"])
     if "rng" in tensors:  # the draws of a GPU mean nothing here, and nothing will be drawn

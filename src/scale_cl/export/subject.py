@@ -44,6 +44,7 @@ class Subject:
     classes: tuple[Label, ...]  # what each logit stands for
     origin: Tensor | None = None  # [F] float64, subtracted from raw features
     channels_last: bool = False  # raw images are [B, H, W, C]
+    preprocess: str | None = None  # how an image file becomes a raw sample, where that is known
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,11 +80,13 @@ class Subject:
     def metadata(self) -> dict[str, Any]:
         """What whoever runs the exported model must know."""
         batch = ["batch", *self.shape]
+        preprocess = {} if self.preprocess is None else {"preprocess": self.preprocess}
         return {
             "task": self.task,
             "classes": list(self.classes),
             "input_shape": batch,
             "input_dtype": str(self.dtype).removeprefix("torch."),
+            **preprocess,
             "learner": self.learner.name,
             "scale_cl": scale_cl.__version__,
         }

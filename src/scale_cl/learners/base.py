@@ -123,6 +123,8 @@ class Learner:
         self._base: list[Tensor] = []
         self.steps = 0
         self._told = False  # whether a diverged step was spoken of
+        # what to do after a diverged step; whoever makes the learner may know a better way
+        self.advice = 'lower the rate, or let such steps be skipped (on_divergence="skip" in Compute)'
 
     # ---- the protocol ------------------------------------------------------------------------------------------------
 
@@ -375,7 +377,7 @@ class Learner:
         rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
         what = f"seed {self.seed}, step {finding.step}: {finding.term} is not a finite number, with {rates}"
         if self.compute.on_divergence == "stop":
-            raise DivergenceError(f"{what}; lower the rate, or let such steps be skipped (--on-divergence skip)")
+            raise DivergenceError(f"{what}; {self.advice}")
         if not self._told:
             _log.warning("scale-cl: warning: %s; it is skipped, as others may be", what)
         self._told = True
@@ -408,11 +410,25 @@ class Learner:
         finally:
             self.net.train()
 
-    def _descend(self, loss: Tensor, parameters: Sequence[Tensor], rate: float, *, keep_graph: bool = False) -> None:
-        """One step of plain SGD; `keep_graph` if another loss shares part of this one's computation."""
-        gradients = torch.autograd.grad(loss, parameters, retain_graph=keep_graph)
+    def _descend(
+        self,
+        loss: Tensor,
+        parameters: Sequence[Tensor],
+        rate: float,
+        *,
+        keep_graph: bool = False,
+        clip: float = 0.0,
+    ) -> None:
+        """One step of plain SGD; `keep_graph` if another loss shares part of this one's computation.
+
+        With `clip`, a gradient whose norm over all parameters is larger is scaled down to that norm.
+        """
+        gradients = list(torch.autograd.grad(loss, parameters, retain_graph=keep_graph))
         with torch.no_grad():
-            torch._foreach_add_(list(parameters), list(gradients), alpha=-rate)
+            if clip > 0:
+                norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+                torch._foreach_mul_(gradients, clip / norm.clamp(min=clip))  # a norm that is not finite stays one
+            torch._foreach_add_(list(parameters), gradients, alpha=-rate)
 
     def _base_moved(self, base: Sequence[Tensor] | None = None) -> None:
         """After every update of the base parameters (or of `base`, in their order): the weight average follows."""

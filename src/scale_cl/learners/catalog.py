@@ -26,6 +26,7 @@ class Entry:
     everywhere: dict[str, object] = field(default_factory=dict)
     permuted: dict[str, object] = field(default_factory=dict)  # pmnist and digits
     streams: dict[str, dict[str, object]] = field(default_factory=dict)
+    own: dict[str, object] = field(default_factory=dict)  # images of the user's own: of any size, perhaps few
 
     def learner(self) -> type[Learner]:
         """Its class."""
@@ -33,11 +34,17 @@ class Entry:
         return found
 
 
+OWN_IMAGES = ("folder:", "csv:")  # how streams of the user's own images are named
 _SCALE_PERMUTED: dict[str, object] = {"inner_lr": 0.1, "outer_lr": 0.01}
+_SCALE_OWN: dict[str, object] = {"clip": 5.0}  # below 32 x 32 the paper's rates can diverge
 
 LEARNERS = {
     "scale": Entry(
-        "scale", "Scale", "SCALE: FiLM by a parameter generator, one discriminator, DER++", permuted=_SCALE_PERMUTED
+        "scale",
+        "Scale",
+        "SCALE: FiLM by a parameter generator, one discriminator, DER++",
+        permuted=_SCALE_PERMUTED,
+        own=_SCALE_OWN,
     ),
     "scale-ema": Entry(
         "scale",
@@ -45,6 +52,7 @@ LEARNERS = {
         "SCALE that predicts by an exponential moving average of its base parameters",
         everywhere={"weight_average": 0.99},
         permuted=_SCALE_PERMUTED | {"weight_average": 0.95},
+        own=_SCALE_OWN,
     ),
     "er": Entry("er", "Er", "ER-Ring: SGD on the batch and on samples replayed from a ring a task"),
     "mir": Entry("mir", "Mir", "MIR: ER that replays the samples which the coming step would hurt most"),
@@ -84,7 +92,7 @@ def names() -> list[str]:
 def entry(name: str) -> Entry:
     """The learner called `name`."""
     if name not in LEARNERS:
-        close = difflib.get_close_matches(name, LEARNERS, n=1)
+        close = difflib.get_close_matches(name.lower(), LEARNERS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ConfigError(f"unknown learner {name!r}; {hint}learners are {', '.join(LEARNERS)}")
     return LEARNERS[name]
@@ -101,11 +109,13 @@ def config_class(name: str) -> type[LearnerConfig]:
 
 
 def paper_settings(name: str, stream: str) -> dict[str, object]:
-    """The settings of `name` on `stream` that differ from the defaults of its config."""
+    """The settings of `name` on `stream` that differ from the defaults of its config; own images have some too."""
     found = entry(name)
     settings = dict(found.everywhere)
     if stream in _PERMUTED:
         settings |= found.permuted
+    if stream.startswith(OWN_IMAGES):
+        settings |= found.own
     return settings | found.streams.get(stream, {})
 
 

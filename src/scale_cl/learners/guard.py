@@ -100,6 +100,7 @@ class HostGuard(Guard):
     def settle(self, stats: dict[str, Tensor]) -> None:
         """Let the step stand, or undo it."""
         if not self._live:
+            self._applied += 1
             return
         losses = [t.item() for t in _terms(stats).values()]
         fine = math.isfinite(sum(t.sum().item() for t in self._live) + sum(losses))
@@ -155,6 +156,7 @@ class DeviceGuard(Guard):
     def settle(self, stats: dict[str, Tensor]) -> None:
         """Let the step stand, or undo it: device work only."""
         if not self._live:
+            self._applied += 1
             return
         with torch.autocast(self._device.type, enabled=False):
             torch.cat(self._live, out=self._now)

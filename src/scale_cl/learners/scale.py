@@ -64,6 +64,11 @@ class ScaleConfig(ReplayConfig):
         False, "store the logits of the whole memory anew when a task ends, not only its own"
     )
     second_order: bool = setting(False, "outer gradient through the inner step, exactly; off: first order")
+    clip: float = setting(
+        0.0,
+        "largest norm of the inner and of the outer gradient; longer ones are shortened; 0: off, the paper",
+        low=0,
+    )
     task_embedding: int = setting(0, "width of the task embedding; 0: 16 with the mlp, 64 with the resnet18", low=0)
 
 
@@ -161,7 +166,7 @@ class Scale(ReplayLearner):
         """Equation 5: theta and phi descend the loss; D and varphi are held fixed."""
         fixed = None if films is None else [(scale.detach(), shift.detach()) for scale, shift in films]
         loss, _ = self._loss(train, stats, films=fixed)
-        self._descend(loss, self._base, self.config.inner_lr)
+        self._descend(loss, self._base, self.config.inner_lr, clip=self.config.clip)
         self._base_moved()
 
     def _outer_step(self, val: Drawn, films: Films | None, stats: StepStats) -> _Seen:
@@ -173,7 +178,8 @@ class Scale(ReplayLearner):
             with torch.no_grad():
                 return _Seen(self._forward(val.samples)[0])
         loss, seen = self._loss(val, stats, films=films, frozen_stem=True, prefix="outer_")
-        self._descend(loss, self._outer_params, self.config.outer_lr, keep_graph=seen.guess is not None)
+        shared = seen.guess is not None
+        self._descend(loss, self._outer_params, self.config.outer_lr, keep_graph=shared, clip=self.config.clip)
         return seen
 
     def _second_order_steps(self, drawn: Iterator[Drawn], stats: StepStats) -> tuple[Drawn, _Seen]:
@@ -183,11 +189,14 @@ class Scale(ReplayLearner):
         for _ in range(c.inner_steps):
             loss, _ = self._loss(next(drawn), stats, base=base)
             gradients = torch.autograd.grad(loss, list(base.values()), create_graph=True)
+            if c.clip > 0:
+                norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]))
+                gradients = tuple(g * (c.clip / norm.clamp(min=c.clip)) for g in gradients)
             base = {name: p - c.inner_lr * g for (name, p), g in zip(base.items(), gradients, strict=True)}
             self._base_moved(list(base.values()))
         val = next(drawn)
         loss, seen = self._loss(val, stats, base=base, prefix="outer_")
-        self._descend(loss, self._outer_params, c.outer_lr)
+        self._descend(loss, self._outer_params, c.outer_lr, clip=c.clip)
         with torch.no_grad():
             torch._foreach_copy_(self._base, list(base.values()))
         return val, seen.again()

@@ -57,6 +57,7 @@ def applies(learner: Scale) -> bool:
         and (c.generator and c.adversary and not c.second_order)
         and (c.film, c.discriminator_on, c.discriminator_steps) == ("branches", "common", 1)
         and c.adversarial != "fake"
+        and c.clip == 0
     )
 
 

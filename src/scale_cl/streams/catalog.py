@@ -61,7 +61,7 @@ def names() -> list[str]:
 def entry(name: str) -> Entry:
     """The protocol of a stream; ConfigError if there is none of that name."""
     if name not in ENTRIES:
-        near = difflib.get_close_matches(name, ENTRIES, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(name.lower(), ENTRIES, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ENTRIES)}"
         raise ConfigError(f"unknown stream {name!r}: {hint}")
     return ENTRIES[name]

@@ -18,6 +18,7 @@ from scale_cl.streams.progress import Progress
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 _MOST_PIXELS = 100_000_000  # a small file can claim a picture that fills the memory
 _CHUNK = 64
+_NAMED = 10  # broken files that one message names
 _DECODING_ERRORS = (
     OSError,
     SyntaxError,
@@ -34,6 +35,10 @@ _DECODING_ERRORS = (
 )
 
 
+class UndecodableError(DataError):
+    """A file that is no image, or a damaged one."""
+
+
 def image_files(folder: Path) -> list[Path]:
     """The image files of a folder, by file name."""
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
@@ -45,6 +50,13 @@ def size_of(path: Path) -> tuple[int, int]:
         return image.height, image.width
 
 
+def recipe(size: tuple[int, int], channels: int, *, resize: bool) -> str:
+    """What `read_images` does to a file, in words for whoever has to do the same elsewhere."""
+    mode, measures = "RGB" if channels == 3 else "grey", f"{size[0]} x {size[1]}"
+    fitted = f"resized to {measures} (bilinear)" if resize else f"{measures} (height x width), not resized"
+    return f"{mode}, {fitted}, channels first"
+
+
 def read_images(
     paths: Sequence[Path],
     size: tuple[int, int],
@@ -53,12 +65,19 @@ def read_images(
     resize: bool = True,
     progress: Progress | None = None,
 ) -> NDArray[np.uint8]:
-    """All images [N, channels, height, width]; one of another size is resized, or refused where `resize` is False."""
+    """All images [N, channels, height, width]; one of another size is resized, or refused where `resize` is False.
+
+    Files that cannot be decoded are named together, when all have been tried.
+    """
     out = np.empty((len(paths), channels, *size), dtype=np.uint8)
+    broken: dict[int, UndecodableError] = {}
 
     def decode(start: int) -> int:
         for i in range(start, min(start + _CHUNK, len(paths))):
-            out[i] = _decoded(paths[i], size, channels, resize)
+            try:
+                out[i] = _decoded(paths[i], size, channels, resize)
+            except UndecodableError as error:
+                broken[i] = error
         return min(start + _CHUNK, len(paths))
 
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
@@ -69,7 +88,23 @@ def read_images(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if len(broken) == 1:
+        raise broken.popitem()[1]
+    if broken:
+        raise UndecodableError(_named([paths[i] for i in sorted(broken)]))
     return out
+
+
+def _named(broken: Sequence[Path]) -> str:
+    """One line on several broken files."""
+    try:
+        folder = Path(os.path.commonpath([path.parent for path in broken]))
+        names, place = [str(path.relative_to(folder)) for path in broken], f" in {folder}"
+    except ValueError:  # some are relative and some are not: they share nothing
+        names, place = [str(path) for path in broken], ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    named = f"{', '.join(names[:_NAMED])}{more}"
+    return f"{len(names)} images{place} cannot be decoded: {named}; remove or replace them"
 
 
 def _decoded(path: Path, size: tuple[int, int], channels: int, resize: bool) -> NDArray[np.uint8]:
@@ -79,7 +114,7 @@ def _decoded(path: Path, size: tuple[int, int], channels: int, resize: bool) -> 
         if (image.height, image.width) != size and not resize:
             raise DataError(
                 f"{path} is {image.height} x {image.width}, the first image {size[0]} x {size[1]}; "
-                "give an image size to which all are resized"
+                "give a size to which all are resized, such as stream.size=32 (in Python: size=32)"
             )
         if image.mode.startswith(("I", "F")):
             raise DataError(f"{path} has pixels of more than 8 bits (mode {image.mode}); save it with 8 bits a channel")
@@ -88,7 +123,7 @@ def _decoded(path: Path, size: tuple[int, int], channels: int, resize: bool) -> 
                 image = image.convert("RGBA")
             picture = image.convert("RGB" if channels == 3 else "L")
         except _DECODING_ERRORS as error:
-            raise DataError(f"{path} cannot be decoded ({error}): the file is damaged") from error
+            raise UndecodableError(f"{path} cannot be decoded ({error}): the file is damaged") from error
     if (picture.height, picture.width) != size:
         picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(picture, dtype=np.uint8)
@@ -101,7 +136,7 @@ def _opened(path: Path) -> Image.Image:
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing") from error
     except _DECODING_ERRORS as error:
-        raise DataError(f"{path} is not an image that can be read: replace or remove it") from error
+        raise UndecodableError(f"{path} is not an image that can be read: replace or remove it") from error
     if image.width * image.height > _MOST_PIXELS:
         image.close()
         raise DataError(f"{path} claims {image.height} x {image.width} pixels; at most {_MOST_PIXELS} are read")

@@ -7,7 +7,7 @@ order of arrival.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from scale_cl.streams.builders.assembly import assemble
 from scale_cl.streams.builders.own_folder import from_folder
 from scale_cl.streams.builders.own_manifest import from_manifest
 from scale_cl.streams.draws import shuffled
+from scale_cl.streams.images import recipe
 from scale_cl.streams.root import expanded
 from scale_cl.streams.stream import Scenario, Stream
 
@@ -38,6 +39,10 @@ class OwnData:
         """The folder or file."""
         return (self.base or Path()) / expanded(self.name.partition(":")[2])
 
+    def preprocess(self, shape: Sequence[int]) -> str:
+        """How an image file becomes an input of `shape` [C, H, W], in words."""
+        return recipe((shape[1], shape[2]), self.channels, resize=self.size is not None)
+
 
 _read: dict[tuple[OwnData, Path], Stream] = {}  # the last one only
 _reading = threading.Lock()
@@ -51,6 +56,19 @@ def is_own(name: str) -> bool:
     if not path:
         raise ConfigError(f"stream {name!r} has no path; give folder:PATH or csv:FILE")
     return True
+
+
+def own_name(path: str) -> str | None:
+    """How a stream is named whose images are in this folder or listed in this CSV file; None if it is neither."""
+    if not path:
+        return None
+    try:
+        place = expanded(path)
+        if place.is_dir():
+            return f"folder:{path}"
+        return f"csv:{path}" if place.suffix.lower() == ".csv" and place.is_file() else None
+    except OSError:  # no path at all, as it is too long
+        return None
 
 
 def load_own(data: OwnData, *, seed: int = 0, tasks: int | None = None) -> Stream:

@@ -45,6 +45,10 @@ class Task:
         """Name and number of classes."""
         return TaskInfo(self.name, len(self.classes))
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.classes)} classes, {len(self.train)} training and {len(self.test)} test samples"
+        return f"Task({self.name!r}, {counts})"
+
     def to(self, device: torch.device) -> Task:
         """The same task with its indices on `device`."""
         moved = None if self.permutation is None else self.permutation.to(device)
@@ -90,6 +94,10 @@ class Arrays:
                 y_test=self.y_test.to(target),
             )
         return self._copies[target]
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.x_train)} training and {len(self.x_test)} test samples"
+        return f"Arrays({counts} of {_size(self.x_train)}, {len(self.class_names)} classes, on {self.device})"
 
     def __reduce__(self) -> tuple[object, ...]:
         values = (self.x_train, self.y_train, self.x_test, self.y_test, self.class_names, self.pixel_max)
@@ -151,6 +159,16 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+    def __repr__(self) -> str:
+        many = "1 task" if len(self) == 1 else f"{len(self)} tasks"
+        return f"Stream({self.name!r}, {many}, {self.scenario}, {_size(self.arrays.x_train)})"
+
+
+def _size(x: Tensor) -> str:
+    """Of one sample: `1 x 8 x 8`, or `64 features`."""
+    sides = [str(side) for side in x.shape[1:]]
+    return " x ".join(sides) if len(sides) > 1 else f"{sides[0]} features"
 
 
 def _permuted(x: Tensor, permutation: Tensor | None) -> Tensor:

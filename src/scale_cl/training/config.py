@@ -16,7 +16,7 @@ from scale_cl.learners import LearnerConfig
 from scale_cl.learners import catalog as learners
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
 from scale_cl.streams import catalog as streams
-from scale_cl.streams.own_data import OwnData, is_own
+from scale_cl.streams.own_data import OwnData, is_own, own_name
 from scale_cl.training.config_file import read_config_file
 
 DEFAULT_LEARNER = "scale"
@@ -151,7 +151,7 @@ def resolve(
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
     stream_settings = build(StreamSettings, stream_values, section="stream")
     if not is_own(stream_settings.name):
-        require_known("stream", stream_settings.name, streams.names())
+        _require_stream(stream_settings.name)
 
     learner_name = given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER))
     name = str(learner_name)
@@ -176,6 +176,14 @@ def require_known(what: str, name: str, known: list[str]) -> None:
     """Raise ConfigError, naming the closest one, unless `name` is known."""
     if name not in known:
         raise ConfigError(f"unknown {what} {name!r}; {suggest(name, known)} (see `scale-cl list {what}s`)")
+
+
+def _require_stream(name: str) -> None:
+    """As `require_known`; a folder or CSV file of that name is what was meant."""
+    own = None if name in streams.names() else own_name(name)
+    if own is not None:
+        raise ConfigError(f"unknown stream {name!r}; did you mean {own!r}?")
+    require_known("stream", name, streams.names())
 
 
 class _Text(str):

@@ -24,6 +24,7 @@ from scale_cl.training.keeper import Keeper
 from scale_cl.training.lanes import Lane
 from scale_cl.training.loss_terms import LossTerms
 from scale_cl.training.observer import NoObserver, Observer, Recorder, loss_interval
+from scale_cl.training.skipped import SkippedSteps
 
 
 def train(
@@ -67,9 +68,11 @@ def train_many(
     restored = [epochs * sum(batches[: lane.stage]) + lane.done for lane in lanes]
     if min(restored):
         observer.stepped(min(restored))
+    skipped = SkippedSteps(lanes)
     with _recorded(observer, lanes, restored):
         _go_through(lanes, batch_size, batches, observer, keeper)
     observer.finished()
+    skipped.warn()
     return [
         SeedResult(
             stream=lane.stream.name,

@@ -80,7 +80,9 @@ def build_stream(config: Config, seed: int, root: Path | None) -> streams.Stream
 def build_learner(config: Config, stream: streams.Stream, seed: int, device: torch.device) -> Learner:
     """The learner of one seed, new."""
     how = compute(config.run, device)
-    return catalog.make(config.learner_name, stream.spec, config.learner, seed=seed, device=device, compute=how)
+    learner = catalog.make(config.learner_name, stream.spec, config.learner, seed=seed, device=device, compute=how)
+    learner.advice = "lower the rate, or let such steps be skipped"  # the command adds by which option
+    return learner
 
 
 def _side_by_side(

@@ -71,7 +71,7 @@ def test_images_are_resized_and_greyed_when_asked(folder: Path) -> None:
     draw(folder / "task2" / "ant" / "large.png", 50, size=(40, 60))
     assert from_folder(folder, size=8).spec.shape == (3, 8, 8)
     assert from_folder(folder, size=(5, 7), channels=1).spec.shape == (1, 5, 7)
-    with pytest.raises(DataError, match=r"large.png is 40 x 60, the first image 4 x 6; give an image size"):
+    with pytest.raises(DataError, match=r"large.png is 40 x 60, the first image 4 x 6; give a size to which all are resized"):
         from_folder(folder)
 
 
@@ -112,4 +112,36 @@ def test_folders_that_make_no_stream_are_refused(folder: Path, tmp_path: Path) -
         from_folder(folder)
     (folder / "task4" / "ape" / "2.png").write_bytes(b"not a picture")
     with pytest.raises(DataError, match=r"2.png is not an image"):
+        from_folder(folder)
+
+
+def test_a_folder_one_level_too_deep_is_told_the_one_above(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = next(child for child in folder.iterdir() if child.is_dir())
+    with pytest.raises(StreamError, match=f"holds no class folders, it holds images: did you mean folder:{folder}?"):
+        from_folder(task)
+    monkeypatch.chdir(task)
+    with pytest.raises(StreamError, match=f"did you mean folder:{folder}?"):
+        from_folder(".")
+
+
+def test_images_outside_class_folders_are_told_where_to_go(folder: Path) -> None:
+    draw(folder / "task4" / "1.png", 1)
+    with pytest.raises(StreamError, match="task4 holds no class folders, it holds images: put them into a folder for"):
+        from_folder(folder)
+    with pytest.raises(StreamError, match="task4 holds images and no folders; images belong into TASK/CLASS/"):
+        from_folder(folder / "task4")
+    (folder / "all.csv").touch()
+    with pytest.raises(DataError, match=r"all.csv is a file; .* csv:"):
+        from_folder(folder / "all.csv")
+
+
+def test_a_broken_first_image_is_named_with_the_others(folder: Path) -> None:
+    files = sorted(folder.rglob("*.png"))
+    for file in (files[0], files[-1]):
+        file.write_bytes(b"not a picture")
+    with pytest.raises(DataError, match=f"^2 images in {folder} cannot be decoded"):
+        from_folder(folder)
+    for file in files:
+        file.write_bytes(b"not a picture")
+    with pytest.raises(DataError, match=f"^{len(files)} images in {folder} cannot be decoded"):
         from_folder(folder)

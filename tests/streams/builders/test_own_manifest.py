@@ -59,7 +59,11 @@ def test_a_file_written_by_a_spreadsheet_is_read(tmp_path: Path) -> None:
         ("path,label,task\na.png,,t\n", StreamError, "line 2: label is empty"),
         ("path,label,task,split\na.png,x,t,valid\n", StreamError, "line 2: split is 'valid'"),
         ("path,label,task,split\nimages/late-1.png,x,t,train\n", StreamError, "'t' has no test samples"),
-        ("path,label,task\na.png,x,t\nb.png,x,t\n", DataError, "a.png is missing"),
+        ("path,label,task\n\na.png,x,t\nimages/late-1.png,x,t\n", DataError, "line 3: .*a.png is missing"),
+        ("path,label,task\na.png,x,t\nb.png,x,t\n", DataError, r"2 images .*: a.png \(line 2\), b.png \(line 3\);"),
+        ("path,label,task\n" + "a.png,x,t\n" * 12, DataError, r"a.png \(line 11\) and 2 more;"),
+        ("path;label;task\na.png;x;t\n", StreamError, "looks separated by semicolons; save it with commas"),
+        ("path\tlabel\ttask\na.png\tx\tt\n", StreamError, "looks separated by tabs"),
         ('path,label,task\n"a.png,x,t\n', DataError, "not a CSV file"),
         ("path,label,task\n\xff", DataError, "not a CSV file in UTF-8"),
     ],
@@ -74,5 +78,7 @@ def test_what_is_wrong_with_a_manifest_is_said(tmp_path: Path, text: str, error:
 def test_a_missing_manifest_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         from_manifest(tmp_path / "none.csv")
+    with pytest.raises(DataError, match=f"is a folder; for images in folders use folder:{tmp_path}"):
+        from_manifest(tmp_path)
     with pytest.raises(StreamError, match="held_out is 0"):
         from_manifest(listed(tmp_path), held_out=0)

@@ -40,11 +40,16 @@ def from_folder(
         progress: called as images are read.
     """
     folder = Path(path)
+    if folder.is_file() and folder.suffix.lower() == ".csv":
+        raise DataError(f"{folder} is a file; a CSV file that lists images is named csv:{folder}")
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give one that holds a folder for each task")
     check_choices(held_out, channels)
+    _check_depth(folder)
     tasks = [_listed(task, k, seed, held_out) for k, task in enumerate(_subfolders(folder))]
     if not tasks:
+        if image_files(folder):
+            raise StreamError(f"{folder} holds images and no folders; images belong into TASK/CLASS/ in it")
         raise StreamError(f"{folder} holds no folders; give one for each task")
     return stream_of(
         tasks,
@@ -65,6 +70,17 @@ def _listed(task: Path, number: int, seed: int, share: float) -> ListedTask:
     return with_held_out(task.name, number, _classes(task), share=share, seed=seed)
 
 
+def _check_depth(folder: Path) -> None:
+    """Refuse a folder whose folders hold images themselves: those are classes, and the folder is a task."""
+    within = _subfolders(folder)
+    if within and all(image_files(child) and not _subfolders(child) for child in within):
+        parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
+        raise StreamError(
+            f"task folder {within[0]} holds no class folders, it holds images: did you mean folder:{parent}? "
+            "Images belong into TASK/CLASS/ in it"
+        )
+
+
 def _classes(folder: Path) -> Listing:
     """All images of the class folders in `folder`."""
     listing: Listing = []
@@ -73,6 +89,10 @@ def _classes(folder: Path) -> Listing:
         if not images:
             raise StreamError(f"class folder {child} holds no images; put some in it or remove it")
         listing += [(image, child.name) for image in images]
+    if not listing and image_files(folder):
+        raise StreamError(
+            f"task folder {folder} holds no class folders, it holds images: put them into a folder for each class"
+        )
     if not listing:
         raise StreamError(f"task folder {folder} holds no class folders; every task needs at least one with images")
     return listing

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from scale_cl.errors import StreamError
 from scale_cl.streams.builders.own_arrays import from_arrays
 from scale_cl.streams.draws import generator
-from scale_cl.streams.images import read_images, size_of
+from scale_cl.streams.images import UndecodableError, read_images, size_of
 from scale_cl.streams.progress import Progress
 from scale_cl.streams.stream import Scenario, Stream
 
@@ -62,7 +63,7 @@ def stream_of(
 ) -> Stream:
     """Read all files and make the stream."""
     files = [file for task in tasks for file, _ in (*task.train, *task.test)]
-    target = _size(size, files[0])
+    target = _size(size, files)
     pixels = read_images(files, target, channels=channels, resize=size is not None, progress=progress)
     groups, start = [], 0
     for task in tasks:
@@ -74,9 +75,12 @@ def stream_of(
     return from_arrays(groups, scenario=scenario, names=names, layout="NCHW", shuffle=shuffle, seed=seed, name=name)
 
 
-def _size(size: Size, first: Path) -> tuple[int, int]:
+def _size(size: Size, files: list[Path]) -> tuple[int, int]:
     if size is None:
-        return size_of(first)
+        for file in files:
+            with contextlib.suppress(UndecodableError):  # all that are broken are named when they are read
+                return size_of(file)
+        return 1, 1
     height, width = (size, size) if isinstance(size, int) else size
     if not (1 <= height <= 4096 and 1 <= width <= 4096):
         raise StreamError(f"size is {size}; height and width must be from 1 to 4096")

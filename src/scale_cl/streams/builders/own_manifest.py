@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from scale_cl.errors import DataError, StreamError
@@ -14,6 +15,8 @@ from scale_cl.streams.stream import Scenario, Stream
 
 _NEEDED = ("path", "label", "task")
 _PARTS = ("train", "test")
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_NAMED = 10  # missing files that one message names
 
 
 def from_manifest(
@@ -70,25 +73,61 @@ def _listing(file: Path, rows: list[dict[str, str]]) -> Listing:
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    """The lines of the file, every needed column filled."""
+    """The lines of the file, every needed column filled and every image there."""
+    if file.is_dir():
+        raise DataError(f"{file} is a folder; for images in folders use folder:{file}, or name a CSV file in it")
+    lines: list[int] = []
+    rows: list[dict[str, str]] = []
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             reader = csv.DictReader(opened, strict=True)
             columns = reader.fieldnames or []
             if missing := [column for column in _NEEDED if column not in columns]:
-                raise StreamError(f"{file} has no column {missing[0]!r}; its first line must name path, label and task")
-            rows = [{str(k): str(v or "").strip() for k, v in row.items()} for row in reader]
+                raise StreamError(_header_problem(file, missing[0], columns))
+            for row in reader:
+                rows.append({str(k): str(v or "").strip() for k, v in row.items()})
+                lines.append(reader.line_num)  # empty lines count, too
     except FileNotFoundError:
         raise DataError(f"{file} does not exist; give a CSV file with columns path, label, task") from None
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file} is not a CSV file in UTF-8: {error}") from None
-    for number, row in enumerate(rows, 2):
+    for number, row in zip(lines, rows, strict=True):
         if empty := [column for column in _NEEDED if not row[column]]:
             raise StreamError(f"{file}, line {number}: {empty[0]} is empty")
         if "split" in row and row["split"] not in _PARTS:
             raise StreamError(f"{file}, line {number}: split is {row['split']!r}; it must be train or test")
     if not rows:
         raise StreamError(f"{file} lists no files")
+    _check_there(file, lines, rows)
     return rows
+
+
+def _header_problem(file: Path, missing: str, columns: Sequence[str]) -> str:
+    for separator, name in _OTHER_SEPARATORS.items():
+        if any(separator in column for column in columns):
+            return f"{file} looks separated by {name}; save it with commas, its first line must be path,label,task"
+    return f"{file} has no column {missing!r}; its first line must name path, label and task"
+
+
+def _check_there(file: Path, lines: list[int], rows: list[dict[str, str]]) -> None:
+    """Refuse images that are not there, by their lines."""
+    gone = [(n, row["path"]) for n, row in zip(lines, rows, strict=True) if not _is_there(file.parent / row["path"])]
+    if len(gone) == 1:
+        number, path = gone[0]
+        raise DataError(f"{file}, line {number}: {file.parent / path} is missing; paths count from the file's folder")
+    if gone:
+        named = ", ".join(f"{path} (line {number})" for number, path in gone[:_NAMED])
+        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+        raise DataError(
+            f"{file} lists {len(gone)} images that are missing in {file.parent}: {named}{more}; "
+            "paths count from the file's folder"
+        )
+
+
+def _is_there(image: Path) -> bool:
+    try:
+        return image.exists()
+    except OSError:  # a name that is too long, a folder that may not be entered
+        return False

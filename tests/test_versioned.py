@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.test_results import run_result
-from tests.training.test_checkpoint import example
 
 from scale_cl import results
 from scale_cl.errors import CheckpointError, ResultError, ScaleClError
 from scale_cl.training import checkpoint, run_file
 from scale_cl.training.config import resolve
 from scale_cl.versioned import Format
+from tests.test_results import run_result
+from tests.training.test_checkpoint import example
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
 from tests.reports.made_results import run_result
 
 

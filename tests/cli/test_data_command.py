@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.streams.loopback import Site, serving
 
 from scale_cl.cli.main import main
 from scale_cl.streams.sources import registry
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import FILES, Mnist
+from tests.streams.loopback import Site, serving
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:

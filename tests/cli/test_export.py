@@ -13,10 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.cli.test_resume import crash_after
-from tests.estimator.problems import blobs
-from tests.export.loaded import OnnxFile, pt2_logits
-from tests.training.test_keeper import Crash
 from torch import nn
 
 from scale_cl import ContinualClassifier, ScaleClassifier, streams
@@ -24,6 +20,10 @@ from scale_cl.export import METADATA
 from scale_cl.streams import own_data
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import found
+from tests.cli.test_resume import crash_after
+from tests.estimator.problems import blobs
+from tests.export.loaded import OnnxFile, pt2_logits
+from tests.training.test_keeper import Crash
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 RUN = ("run", "--tasks", "2", "-q", "--set", "run.batch_size=25", "--set", "run.keep_state=true", "--out", "r")

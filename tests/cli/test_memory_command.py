@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.cli.test_resume import crash_after
-from tests.training.test_keeper import Crash
 
 from scale_cl import results
 from scale_cl.training import checkpoint, stored_samples
 from scale_cl.training.checkpoint import found
+from tests.cli.test_resume import crash_after
+from tests.training.test_keeper import Crash
 
 FOLDER = Path("o/checkpoints/seed-0")
 

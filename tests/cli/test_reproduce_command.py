@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.experiments.processes import children, waited_for
 
 from scale_cl import results, training
 from scale_cl.training.config import resolve
+from tests.experiments.processes import children, waited_for
 
 DIGITS = ("--streams", "digits", "--tasks", "2", "--device", "cpu")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.test_keeper import Crash
 
 from scale_cl import results
 from scale_cl.training import keeper
 from scale_cl.training.checkpoint import found
+from tests.training.test_keeper import Crash
 
 RUN = ("run", "--tasks", "2", "--learner", "er", "-q", "--set", "run.checkpoint_every=30")
 

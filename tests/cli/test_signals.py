@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.training.child import Child
-
 from scale_cl import files, results
 from scale_cl.training.checkpoint import found
+from tests.training.child import Child
 
 # steps slow enough to be caught in the middle
 SLOW = ("run", "--learner", "ctn", "--set", "outer_steps=10", "--set", "inner_steps=10", "-q")

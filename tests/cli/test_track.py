@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from scale_cl import results
 from tests.cli.test_resume import crash_after
 from tests.trackers.test_tensorboard_logs import curve, opened
 from tests.training.test_keeper import Crash
-
-from scale_cl import results
 
 SHORT = ("run", "--tasks", "2", "--learner", "er", "--set", "run.batch_size=50")
 

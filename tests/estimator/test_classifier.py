@@ -10,12 +10,12 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from tests.estimator.problems import blobs, pictures
 from torch.utils.data import DataLoader, TensorDataset
 
 from scale_cl import ContinualClassifier, ScaleClassifier, streams
 from scale_cl.errors import ConfigError, DivergenceError, InputError, UnknownTaskError
 from scale_cl.learners import catalog
+from tests.estimator.problems import blobs, pictures
 
 FIRST, SECOND = ("cat", "dog"), ("oak", "elm", "fir")
 

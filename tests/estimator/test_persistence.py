@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
-from tests.estimator.problems import blobs, pictures
 from torch import nn
 
 from scale_cl import ContinualClassifier, ScaleClassifier
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.estimator import storage
+from tests.estimator.problems import blobs, pictures
 
 FIRST, SECOND = ("cat", "dog"), ("oak", "elm", "fir")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.experiments.small_runs import config
-from tests.training.watcher import Watcher
 
 from scale_cl import training
 from scale_cl.experiments import estimate
 from scale_cl.learners import catalog
 from scale_cl.training.config import resolve
+from tests.experiments.small_runs import config
+from tests.training.watcher import Watcher
 
 
 @pytest.mark.parametrize("learner", ["finetune", "joint"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.experiments.small_runs import config, made_up, planned
 
 from scale_cl import files, results, training
 from scale_cl.errors import DataError, OutputInUseError
 from scale_cl.experiments import execution
 from scale_cl.experiments.execution import as_message, carry_out
+from tests.experiments.small_runs import config, made_up, planned
 
 
 def test_the_result_is_that_of_a_plain_run_and_says_what_made_it(tmp_path: Path) -> None:

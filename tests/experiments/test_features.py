@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.experiments.small_runs import config
 
 from scale_cl import training
 from scale_cl.errors import ResultError
 from scale_cl.experiments import features
 from scale_cl.learners import catalog
 from scale_cl.streams import load
+from tests.experiments.small_runs import config
 
 
 def clouds(distance: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
-from tests.experiments.small_runs import config, made_up, planned
 
 from scale_cl.experiments import identity as definition
 from scale_cl.experiments.finished import scan
@@ -18,6 +17,7 @@ from scale_cl.experiments.identity import identities, identity
 from scale_cl.experiments.planning import key_of
 from scale_cl.reports import collect, sections
 from scale_cl.training.config import RunSettings, StreamSettings, resolve
+from tests.experiments.small_runs import config, made_up, planned
 
 Config = dict[str, Any]
 

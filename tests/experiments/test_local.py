@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.experiments.processes import children, waited_for
-from tests.experiments.small_runs import config, planned
 
 from scale_cl import results, training
 from scale_cl.experiments import local
 from scale_cl.experiments.engine import Engine, Outcome
 from scale_cl.experiments.local import LocalEngine
 from scale_cl.experiments.planning import PlannedRun
+from tests.experiments.processes import children, waited_for
+from tests.experiments.small_runs import config, planned
 
 
 class Notes:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.experiments.small_runs import made_up
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import EXPERIMENTS, chosen
 from scale_cl.experiments.planning import Plan, Request, groups, plan
+from tests.experiments.small_runs import made_up
 
 
 def planned(name: str, request: Request, *, gpu: bool = False) -> Plan:

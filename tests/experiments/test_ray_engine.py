@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.experiments.processes import waited_for
-from tests.experiments.ray_here import Marked, joined, ray_here
-from tests.experiments.small_runs import config, planned
-from tests.experiments.test_local import Notes
 
 from scale_cl import results, training
 from scale_cl.experiments.ray_cluster import Cluster, Share
 from scale_cl.experiments.ray_engine import RayEngine, _Attempt
+from tests.experiments.processes import waited_for
+from tests.experiments.ray_here import Marked, joined, ray_here
+from tests.experiments.small_runs import config, planned
+from tests.experiments.test_local import Notes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks processes up in /proc")
 

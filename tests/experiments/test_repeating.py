@@ -6,12 +6,11 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from tests.experiments.small_runs import config, planned
-
 from scale_cl.experiments.definitions import chosen
 from scale_cl.experiments.planning import PlannedRun, Request, plan
 from scale_cl.experiments.repeating import arguments, command
 from scale_cl.training.config import Config, resolve
+from tests.experiments.small_runs import config, planned
 
 
 def asked_for(run: PlannedRun) -> Config:

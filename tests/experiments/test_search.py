@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.experiments.small_runs import made_up
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import chosen
@@ -14,6 +13,7 @@ from scale_cl.experiments.finished import scan
 from scale_cl.experiments.planning import Plan, Request, plan
 from scale_cl.experiments.search import read_grid, winners
 from scale_cl.training.config import resolve
+from tests.experiments.small_runs import made_up
 
 
 def searched(out: Path, *, seeds: tuple[int, ...] = (0,)) -> Plan:

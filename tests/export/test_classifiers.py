@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from tests.estimator.problems import blobs, pictures
-from tests.export.loaded import OnnxFile, pt2_logits
 from torch import nn
 
 import scale_cl.export.writing
 from scale_cl import ContinualClassifier, ScaleClassifier
 from scale_cl.export import METADATA, to_onnx, to_torch_export
+from tests.estimator.problems import blobs, pictures
+from tests.export.loaded import OnnxFile, pt2_logits
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 WORDS = np.array(["zero", "one", "two", "three"])

@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.export.loaded import OnnxFile, constants, operations, pt2_logits
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
-from tests.nets.test_wrapped import Tokens, headless
-from tests.training.small_streams import few_digits
 from torch import Tensor
 
 import scale_cl
@@ -19,6 +15,10 @@ from scale_cl import OwnBackbone, ScaleConfig, Stream, TaskInfo, streams, train
 from scale_cl.export import to_onnx, to_torch_export
 from scale_cl.learners import AclConfig, Learner, catalog
 from scale_cl.settings import build
+from tests.export.loaded import OnnxFile, constants, operations, pt2_logits
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
+from tests.nets.test_wrapped import Tokens, headless
+from tests.training.small_streams import few_digits
 
 # torch.export.load, in torch 2.13, calls what torch itself has deprecated; the package hides it, the tests load alone
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")

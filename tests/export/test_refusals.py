@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.tiny import VECTORS, teach
 from torch import Tensor, nn
 
 from scale_cl import ContinualClassifier, ScaleClassifier
@@ -18,6 +17,7 @@ from scale_cl.export.checking import check
 from scale_cl.export.subject import Subject, subject_of
 from scale_cl.export.task_net import TaskNet
 from scale_cl.learners import Learner, catalog
+from tests.learners.tiny import VECTORS, teach
 
 
 @pytest.fixture(scope="module")

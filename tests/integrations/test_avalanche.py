@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
+
+from scale_cl import streams
+from scale_cl.learners import Scale, catalog
+from scale_cl.streams import Stream, TaskInfo
 from tests.integrations.benchmarks import (
     PAPER,
     accuracies,
@@ -22,11 +27,6 @@ from tests.integrations.benchmarks import (
     run,
     split,
 )
-from torch import Tensor, nn
-
-from scale_cl import streams
-from scale_cl.learners import Scale, catalog
-from scale_cl.streams import Stream, TaskInfo
 
 
 @pytest.mark.parametrize(("stream", "scenario"), [(permuted(), "domain"), (split(), "task")], ids=["permuted", "split"])

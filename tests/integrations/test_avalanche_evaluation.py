@@ -7,11 +7,11 @@ import io
 import numpy as np
 import pytest
 import torch
-from tests.integrations.benchmarks import PAPER, accuracies, assert_same, evaluator, labelled, made, run, split
 from torch import nn
 
 from scale_cl.learners import Scale
 from scale_cl.streams import TaskInfo
+from tests.integrations.benchmarks import PAPER, accuracies, assert_same, evaluator, labelled, made, run, split
 
 
 def test_metrics_and_logs_are_avalanches() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.integrations.benchmarks import data_set, labelled, made, split, unlabelled
 from torch import Tensor
 
 from scale_cl.errors import ConfigError, InputError, ScaleClError
+from tests.integrations.benchmarks import data_set, labelled, made, split, unlabelled
 
 
 def refused(error: type[Exception], line: str, cls: str = "Scale", **arguments: Any) -> None:

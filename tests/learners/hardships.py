@@ -7,13 +7,13 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from tests.learners.plain import IMAGE
-from tests.learners.sameness import differences
-from tests.learners.tiny import DOMAIN, SPLIT, batch, teach
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scale_cl.learners import Learner
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.plain import IMAGE
+from tests.learners.sameness import differences
+from tests.learners.tiny import DOMAIN, SPLIT, batch, teach
 
 Maker = Callable[[InputSpec], Learner]
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from tests.learners.reference_networks import Parameters, ResNet, mlp
 from torch import Tensor
 
 from scale_cl.learners import Learner, ReplayLearner
 from scale_cl.streams import InputSpec
+from tests.learners.reference_networks import Parameters, ResNet, mlp
 
 VECTOR = InputSpec((1, 5, 5), 255.0, "domain")  # for the MLP, one head
 SPLIT = InputSpec((1, 5, 5), 255.0, "task")  # for the MLP, a head a task

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tests.learners.plain import PlainNet, assert_same, base_of, gradients, in_double, pixels, recorded
-from tests.learners.reference_networks import Parameters
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from scale_cl.learners import ReplayLearner
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.plain import PlainNet, assert_same, base_of, gradients, in_double, pixels, recorded
+from tests.learners.reference_networks import Parameters
 
 Place = tuple[int, int]  # task and slot
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
+
 from tests.learners.reference_networks import Parameters, ResNet, Trunk, mlp
 
 __all__ = ["Choices", "Draws", "Parameters", "PlainScale", "ResNet", "Sample", "Trunk", "mlp"]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tests.learners.reference_networks import Parameters, ResNet, mlp
-from tests.learners.scale_reference import Choices, Draws, PlainScale
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from scale_cl.learners import Scale, ScaleConfig
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.reference_networks import Parameters, ResNet, mlp
+from tests.learners.scale_reference import Choices, Draws, PlainScale
 
 PIXELS = InputSpec((1, 5, 5), 255.0, "domain")  # for the MLP, one head
 IMAGES = InputSpec((3, 17, 17), 255.0, "task")  # for the ResNet; its last stage is 2 x 2

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, assert_same, in_double, pixels
-from tests.learners.scale_reference import Parameters
-from tests.learners.tiny import batch, teach
 from torch import Tensor, nn
 
 from scale_cl import streams
@@ -22,6 +19,9 @@ from scale_cl.learners.properties import parameters_in_use
 from scale_cl.nets.private import PrivateModules
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.training import train, train_many
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, assert_same, in_double, pixels
+from tests.learners.scale_reference import Parameters
+from tests.learners.tiny import batch, teach
 
 
 class PlainAcl:

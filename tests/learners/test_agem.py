@@ -8,14 +8,14 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR
-from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Agem, AgemConfig
 from scale_cl.learners.agem import projected
 from scale_cl.streams import InputSpec
+from tests.learners import hardships
+from tests.learners.plain import IMAGE, SPLIT, VECTOR
+from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 
 
 class PlainAgem(PlainReplay):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 from torch import Tensor
 
 from scale_cl.learners import Compute, Er, ErConfig, Scale, ScaleConfig
 from scale_cl.learners.replay import Samples
 from scale_cl.streams import TaskInfo
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 OTHERS: list[dict[str, Any]] = [
     {"adversary": False},

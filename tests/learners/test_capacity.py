@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.side_by_side import in_double, parts_of, recorded
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 from scale_cl.learners import Scale, ScaleConfig, catalog
 from scale_cl.nets import Discriminator, Heads, ParameterGenerator
 from scale_cl.settings import build, field_names
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.side_by_side import in_double, parts_of, recorded
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 
 def allocate(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:

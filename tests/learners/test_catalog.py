@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.learners.tiny import SPLIT
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute, LearnerConfig, Scale, catalog
 from scale_cl.settings import build
 from scale_cl.streams import names as stream_names
+from tests.learners.tiny import SPLIT
 
 
 @pytest.mark.parametrize("name", catalog.names())

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, mean_ce, pixels, put, recorded
-from tests.learners.tiny import batch, teach
 from torch import Tensor
 
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import Ctn, CtnConfig, catalog
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, mean_ce, pixels, put, recorded
+from tests.learners.tiny import batch, teach
 
 Sample = tuple[Tensor, int]
 

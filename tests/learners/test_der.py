@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, mean_ce
-from tests.learners.replay_reference import Part, PlainReplay, Sample, SideBySide
-from tests.learners.tiny import batch, teach
 from torch import Tensor
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Der, DerConfig, Derpp, DerppConfig
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners import hardships
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, mean_ce
+from tests.learners.replay_reference import Part, PlainReplay, Sample, SideBySide
+from tests.learners.tiny import batch, teach
 
 
 class PlainDer(PlainReplay):

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, recorded
-from tests.learners.replay_reference import Part, PlainReplay, SideBySide
-from tests.learners.tiny import batch, teach
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Er, ErConfig
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners import hardships
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, recorded
+from tests.learners.replay_reference import Part, PlainReplay, SideBySide
+from tests.learners.tiny import batch, teach
 
 
 class PlainEr(PlainReplay):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tests.learners.tiny import DOMAIN, batch
 
 from scale_cl.learners import Finetune, FinetuneConfig
 from scale_cl.streams import TaskInfo
+from tests.learners.tiny import DOMAIN, batch
 
 
 def test_a_step_is_the_gradient_of_the_mean_cross_entropy() -> None:

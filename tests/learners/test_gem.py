@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels, put
-from tests.learners.tiny import batch, teach
 from torch import Tensor
 
 from scale_cl.learners import Finetune, FinetuneConfig, Gem, GemConfig
 from scale_cl.learners.gem import _inner_products
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels, put
+from tests.learners.tiny import batch, teach
 
 
 class PlainGem:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, SPLIT, batch, teach
 from torch import Tensor
 
 from scale_cl.errors import DivergenceError
 from scale_cl.learners import Compute, Learner, Scale, StepStats, catalog
 from scale_cl.learners.guard import POLL, DeviceGuard, HostGuard
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.sameness import differences
+from tests.learners.tiny import COLOUR, SPLIT, batch, teach
 
 MODES = ("stop", "skip")
 

@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels
-from tests.learners.tiny import batch
-from tests.training.watcher import Watcher
 from torch import Tensor
 
 from scale_cl import streams
@@ -17,6 +13,10 @@ from scale_cl.errors import ConfigError, InputError, ScaleClError
 from scale_cl.learners import Finetune, FinetuneConfig, Joint, JointConfig, StepStats
 from scale_cl.streams import InputSpec, Stream, TaskInfo
 from scale_cl.training import train, train_many
+from tests.learners import hardships
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels
+from tests.learners.tiny import batch
+from tests.training.watcher import Watcher
 
 
 def make(spec: InputSpec) -> Joint:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR
-from tests.learners.replay_reference import Part, PlainReplay, SideBySide
-from tests.learners.tiny import teach
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Mer, MerConfig, catalog
 from scale_cl.learners.er import Er, ErConfig
 from scale_cl.streams import InputSpec
+from tests.learners import hardships
+from tests.learners.plain import IMAGE, SPLIT, VECTOR
+from tests.learners.replay_reference import Part, PlainReplay, SideBySide
+from tests.learners.tiny import teach
 
 
 class PlainMer(PlainReplay):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from tests.learners.tiny import SPLIT, teach
 
 from scale_cl.learners import ReplayLearner, catalog
 from scale_cl.learners.properties import EXAMPLES, PAPER, REASONS, parameters_in_use, rows
 from scale_cl.nets import Rows
 from scale_cl.streams import TaskInfo
+from tests.learners.tiny import SPLIT, teach
 
 every_learner = pytest.mark.parametrize("name", catalog.names())
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
 
 from scale_cl.errors import InputError, ScaleClError, UnknownTaskError
 from scale_cl.learners import Learner, catalog
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.sameness import differences
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
 
 every_learner = pytest.mark.parametrize("name", catalog.names())
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.side_by_side import IMAGES, PIXELS, SideBySide, parts_of
 
 from scale_cl.learners import ScaleConfig
+from tests.learners.side_by_side import IMAGES, PIXELS, SideBySide, parts_of
 
 # each differs from the paper's settings in what it names
 READINGS: dict[str, dict[str, Any]] = {

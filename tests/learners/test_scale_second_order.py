@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.side_by_side import batch_of, in_double, parts_of
-from tests.learners.tiny import DOMAIN, teach
 
 from scale_cl.learners import Scale, ScaleConfig
 from scale_cl.streams import TaskInfo
+from tests.learners.side_by_side import batch_of, in_double, parts_of
+from tests.learners.tiny import DOMAIN, teach
 
 STEP = 1e-6  # small, because the inner gradient jumps where a relu switches
 

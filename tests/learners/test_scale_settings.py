@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.scale_reference import Draws
-from tests.learners.side_by_side import parts_of, recorded
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Scale, ScaleConfig, catalog
 from scale_cl.settings import build, explain
 from scale_cl.streams import TaskInfo
+from tests.learners.scale_reference import Draws
+from tests.learners.side_by_side import parts_of, recorded
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 
 def drawn_in_a_second_task(learner: Scale) -> Draws:

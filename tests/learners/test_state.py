@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 from scale_cl.errors import CheckpointError
 from scale_cl.learners import Learner, State, catalog
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.sameness import differences
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 EMA = {"weight_average": 0.9}
 CASES: dict[str, tuple[str, InputSpec, dict[str, Any]]] = {

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.sameness import content
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 from scale_cl.learners import Finetune, FinetuneConfig, Scale, ScaleConfig, catalog
 from scale_cl.streams import TaskInfo
+from tests.learners.sameness import content
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 
 @pytest.mark.parametrize("spec", [DOMAIN, SPLIT, COLOUR], ids=["domain", "split", "resnet"])

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import typer.main
+
 from tests.manual.blocks import DOCS, ROOT
 
 LOADED = re.compile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.manual.blocks import blocks_of, commands_of
 from tests.manual.running import check_output
 

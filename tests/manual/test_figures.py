@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from tests.manual.blocks import DOCS
 
 FIGURES = DOCS / "figures"

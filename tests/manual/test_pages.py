@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+
 from tests.manual.blocks import PAGES, Block, blocks_of, commands_of, without_fences
 from tests.manual.running import Reader
 from tests.manual.torchvision_ops import imported

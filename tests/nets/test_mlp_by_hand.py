@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.learners.tiny import DOMAIN, SPLIT, batch, teach
 from torch import Tensor
 
 from scale_cl.learners import Er, Scale
 from scale_cl.nets import ContinualNet
 from scale_cl.nets.mlp_by_hand import MlpByHand
 from scale_cl.nets.wrapped import OwnBackbone
+from tests.learners.tiny import DOMAIN, SPLIT, batch, teach
 
 TASK = torch.tensor([2, 0, 0, 1, 2])
 

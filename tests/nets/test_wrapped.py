@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, VECTORS, batch, teach
 from torch import Tensor, nn
 
 from scale_cl import OwnBackbone, Scale, ScaleConfig, TaskInfo
 from scale_cl.errors import ConfigError, InputError
 from scale_cl.learners import Er, catalog
+from tests.learners.sameness import differences
+from tests.learners.tiny import COLOUR, VECTORS, batch, teach
 
 
 class SmallNet(nn.Module):

@@ -7,13 +7,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from tests.reports.made_results import COMPONENTS, ENVIRONMENT, LAMBDAS, everything, run_result
 
 from scale_cl import metrics
 from scale_cl.reports import Section, collect, plots, sections
 from scale_cl.reports.charts import Chart, accuracies_so_far, charts, colour_of, forgotten, heatmaps
 from scale_cl.reports.drawing import HEIGHT, WIDTH, draw, draw_heatmap, log_ticks, ticks
 from scale_cl.results import SeedResult
+from tests.reports.made_results import COMPONENTS, ENVIRONMENT, LAMBDAS, everything, run_result
 
 
 def digits(directory: Path) -> Section:

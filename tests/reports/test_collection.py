@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reports.made_results import run_result
 
 from scale_cl.errors import ResultError
 from scale_cl.reports import collect
+from tests.reports.made_results import run_result
 
 
 def altered(directory: Path, **changes: Any) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reports.made_results import run_result
 
 from scale_cl.reports import Section, collect, sections
 from scale_cl.reports.naming import distinct, slug
 from scale_cl.training.config import resolve
+from tests.reports.made_results import run_result
 
 
 def sections_of(directory: Path) -> list[Section]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.reports.made_results import ENVIRONMENT, everything, run_result
 
 from scale_cl.reports import Section, collect, sections
 from scale_cl.reports.experiment_rows import main_rows
@@ -14,6 +13,7 @@ from scale_cl.reports.seed_statistics import summarise
 from scale_cl.reports.table import Cell, Table, mark_best, number, signed
 from scale_cl.reports.tables import overview_table, tables
 from scale_cl.reports.versus_paper import verdict
+from tests.reports.made_results import ENVIRONMENT, everything, run_result
 
 ALONE = ENVIRONMENT | {"alone": True, "experiment": "time"}
 

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.reports.made_results import ENVIRONMENT, everything, run_result
 
 from scale_cl.reports import collect, latex, markdown, sections, write_report
 from scale_cl.reports.sparkline import sparkline
 from scale_cl.reports.table import Cell, Column, Table
 from scale_cl.reports.tables import tables
+from tests.reports.made_results import ENVIRONMENT, everything, run_result
 
 NASTY = '<script>alert(1)</script> & "x" | `y` $z$ 100% \\n_{#}'
 

@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from tests.reports.made_results import everything, run_result
 
 from scale_cl import files
 from scale_cl.errors import OutputInUseError
 from scale_cl.reports import collect, plots, sections, write_report
 from scale_cl.reports.charts import charts, heatmaps
+from tests.reports.made_results import everything, run_result
 
 
 def test_a_report_has_a_page_tables_and_figures(tmp_path: Path) -> None:

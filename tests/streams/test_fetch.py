@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.streams.loopback import Site, serving
 
 from scale_cl.errors import FetchError, OutputInUseError
 from scale_cl.files import lock
@@ -23,6 +22,7 @@ from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import Mnist
 from scale_cl.streams.sources.registry import SOURCES
 from scale_cl.streams.sources.source import Finding
+from tests.streams.loopback import Site, serving
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 HASTE = Patience(attempts=3, pause=0.001, timeout=5.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.training.small_streams import few_digits
 from torch import Tensor
 
 from scale_cl.learners import Er, Learner, StepStats
@@ -14,6 +13,7 @@ from scale_cl.streams import Stream
 from scale_cl.trackers.backend import About, Axis, Ending
 from scale_cl.training import train_many
 from scale_cl.training.observer import Observer
+from tests.training.small_streams import few_digits
 
 STEPS = 6  # of a task
 Points = dict[int, float]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tests.trackers.mlflow_server import door, serving
-from tests.trackers.small_runs import Points, acc_so_far, accuracies, forgotten, losses, trained
 
 from scale_cl.errors import TrackerError
 from scale_cl.trackers import read, tracking
 from scale_cl.training import NoObserver
 from scale_cl.training.observer import Several
+from tests.trackers.mlflow_server import door, serving
+from tests.trackers.small_runs import Points, acc_so_far, accuracies, forgotten, losses, trained
 
 
 @pytest.fixture(scope="module")

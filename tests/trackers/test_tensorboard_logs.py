@@ -13,14 +13,14 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
-from tests.trackers.small_runs import Points, acc_so_far, accuracies, forgotten, losses, trained
-from tests.training.small_streams import few_digits
-from tests.training.test_keeper import Crash, CrashAt, make
 
 from scale_cl.errors import TrackerError
 from scale_cl.trackers import tracking
 from scale_cl.training import Keeper, train
 from scale_cl.training.observer import Several
+from tests.trackers.small_runs import Points, acc_so_far, accuracies, forgotten, losses, trained
+from tests.training.small_streams import few_digits
+from tests.training.test_keeper import Crash, CrashAt, make
 
 
 def opened(folder: Path) -> Any:

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.trackers.small_runs import Pages, acc_so_far, accuracies, forgotten, losses, trained
-from tests.training.small_streams import few_digits
-from tests.training.test_keeper import Crash, CrashAt, make
 
 from scale_cl.errors import ConfigError, Interrupted, TrackerError
 from scale_cl.trackers import background, read, tracking
@@ -20,6 +17,9 @@ from scale_cl.trackers.backend import Axis
 from scale_cl.training import Keeper, run, train
 from scale_cl.training.config import resolve
 from scale_cl.training.observer import Several
+from tests.trackers.small_runs import Pages, acc_so_far, accuracies, forgotten, losses, trained
+from tests.training.small_streams import few_digits
+from tests.training.test_keeper import Crash, CrashAt, make
 
 
 def test_curves_measures_pictures_and_result_of_every_seed(tmp_path: Path) -> None:

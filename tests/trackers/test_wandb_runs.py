@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tests.trackers.small_runs import acc_so_far, accuracies, losses, trained
 
 from scale_cl.errors import TrackerError
 from scale_cl.results import SeedResult
 from scale_cl.trackers import read, tracking
+from tests.trackers.small_runs import acc_so_far, accuracies, losses, trained
 
 _BLOCK = 1 << 15  # bytes; the file is a log of records in blocks, a longer record in several pieces
 

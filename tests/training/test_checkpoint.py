@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.tiny import SPLIT, teach
 
 from scale_cl.errors import CheckpointError
 from scale_cl.learners import Finetune, Scale
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint, Position
+from tests.learners.tiny import SPLIT, teach
 
 
 def example(position: tuple[int, int] = (1, 5)) -> Checkpoint:

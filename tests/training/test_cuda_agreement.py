@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.devices import DEVICES, as_found, make, samples
 from torch import Tensor
 
 from scale_cl.learners import Compute, Joint, Learner, catalog
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.training.config import RunSettings
 from scale_cl.training.machine import prepare
+from tests.training.devices import DEVICES, as_found, make, samples
 
 SPECS = {"mlp": InputSpec((1, 8, 8), 255.0, "task"), "resnet": InputSpec((3, 32, 32), 255.0, "task")}
 BOUNDS = {"mlp": 1e-3, "resnet": 2e-2}  # of logits, which are of the order of 1

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.devices import DEVICES, LEARNERS, make, samples
 from torch import Tensor
 
 from scale_cl.errors import DivergenceError
 from scale_cl.learners import Compute, Learner, catalog
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.training.devices import DEVICES, LEARNERS, make, samples
 
 FEATURES = InputSpec((12,), None, "task")
 GREY, COLOUR = InputSpec((1, 8, 8), 255.0, "task"), InputSpec((3, 16, 16), 255.0, "task")

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.learners.sameness import differences
-from tests.training.devices import DEVICES, LEARNERS, STREAMS, as_found, make
 
 from scale_cl.errors import CheckpointError
 from scale_cl.learners import Learner
@@ -20,6 +18,8 @@ from scale_cl.streams import Stream
 from scale_cl.training import Keeper, NoObserver, train
 from scale_cl.training.config import RunSettings
 from scale_cl.training.machine import compute, prepare
+from tests.learners.sameness import differences
+from tests.training.devices import DEVICES, LEARNERS, STREAMS, as_found, make
 
 BOUND = 10.0  # points of accuracy
 pytestmark = pytest.mark.usefixtures("as_found")

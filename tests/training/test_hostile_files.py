@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.learners.sameness import differences
-from tests.learners.tiny import SPLIT, batch, teach
-from tests.training.test_checkpoint import example
 
 from scale_cl import results
 from scale_cl.errors import ScaleClError
@@ -22,6 +19,9 @@ from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import TaskInfo
 from scale_cl.training import checkpoint, run_file
 from scale_cl.training.config import resolve
+from tests.learners.sameness import differences
+from tests.learners.tiny import SPLIT, batch, teach
+from tests.training.test_checkpoint import example
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

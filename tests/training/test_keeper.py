@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.sameness import differences
-from tests.training.small_streams import colours, few_digits
 
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.learners import Compute, Learner, catalog
@@ -16,6 +14,8 @@ from scale_cl.streams import Stream
 from scale_cl.training import NoObserver, checkpoint, stored_samples, train, train_many
 from scale_cl.training.checkpoint import found
 from scale_cl.training.keeper import Keeper, fingerprint, seed_folder
+from tests.learners.sameness import differences
+from tests.training.small_streams import colours, few_digits
 
 
 class Crash(Exception):

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.learners.sameness import content
-from tests.training.child import Child
 
 from scale_cl import results
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import found
+from tests.learners.sameness import content
+from tests.training.child import Child
 
 # what is run, and the longest time until a kill
 RUNS = {

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.watcher import Watcher
 from torch import Tensor
 
 from scale_cl import streams
@@ -15,6 +14,7 @@ from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats, 
 from scale_cl.settings import build
 from scale_cl.streams import Stream
 from scale_cl.training import train, train_many
+from tests.training.watcher import Watcher
 
 
 def digits(seed: int = 0, tasks: int = 3, train: int = 60, test: int = 50) -> Stream:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from tests.training.small_streams import few_digits
-from tests.training.test_keeper import Crash
 from torch import Tensor
 
 from scale_cl.learners import Gem, Scale, ScaleConfig, StepStats
@@ -16,6 +14,8 @@ from scale_cl.streams import Stream
 from scale_cl.training import NoObserver, train, train_many
 from scale_cl.training.loss_terms import LossTerms
 from scale_cl.training.observer import Several, loss_interval
+from tests.training.small_streams import few_digits
+from tests.training.test_keeper import Crash
 
 
 class Noting(Scale):

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.cli.test_resume import crash_after
-from tests.training.test_keeper import Crash
 
 from scale_cl import results
 from scale_cl.streams import own_data
 from scale_cl.training import run_file
 from scale_cl.training.checkpoint import found
 from scale_cl.training.config import resolve
+from tests.cli.test_resume import crash_after
+from tests.training.test_keeper import Crash
 
 
 def make_images(folder: Path) -> None:

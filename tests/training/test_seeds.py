@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from tests.training.watcher import Watcher
 
 from scale_cl.results import SeedResult
 from scale_cl.training import run, train
 from scale_cl.training.config import Config, resolve
 from scale_cl.training.seeds import build_learner, build_stream
+from tests.training.watcher import Watcher
 
 
 def config(processes: int, learner: str = "scale") -> Config:

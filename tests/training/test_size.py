@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.allocations import peak_bytes
-from tests.training.small_streams import colours, few_digits
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import catalog
@@ -20,6 +18,8 @@ from scale_cl.streams import InputSpec, Stream
 from scale_cl.training import footprint, size, train
 from scale_cl.training.config import resolve
 from scale_cl.training.seeds import build_learner
+from tests.training.allocations import peak_bytes
+from tests.training.small_streams import colours, few_digits
 
 CPU = torch.device("cpu")
 FACTOR = 3.5  # how much more than is really taken may be foreseen; never less

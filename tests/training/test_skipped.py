@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.small_streams import few_digits
 
 from scale_cl.learners import Compute, Learner, catalog
 from scale_cl.learners.guard import DeviceGuard, HostGuard
 from scale_cl.training import train, train_many
 from scale_cl.training.skipped import line
+from tests.training.small_streams import few_digits
 
 
 def learner_that_diverges(bad: set[int], mode: Any = "skip", *, on_host: bool = True, seed: int = 0) -> Learner:

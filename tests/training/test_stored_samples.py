@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.small_streams import few_digits
-from tests.training.test_keeper import make
 
 from scale_cl import files
 from scale_cl.errors import CheckpointError
 from scale_cl.training import Keeper, checkpoint, stored_samples, train
 from scale_cl.training.keeper import seed_folder
+from tests.training.small_streams import few_digits
+from tests.training.test_keeper import make
 
 
 class Dead(BaseException):

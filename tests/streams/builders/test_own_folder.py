@@ -71,7 +71,9 @@ def test_images_are_resized_and_greyed_when_asked(folder: Path) -> None:
     draw(folder / "task2" / "ant" / "large.png", 50, size=(40, 60))
     assert from_folder(folder, size=8).spec.shape == (3, 8, 8)
     assert from_folder(folder, size=(5, 7), channels=1).spec.shape == (1, 5, 7)
-    with pytest.raises(DataError, match=r"large.png is 40 x 60, the first image 4 x 6; give a size to which all are resized"):
+    with pytest.raises(
+        DataError, match=r"large.png is 40 x 60, the first image 4 x 6; give a size to which all are resized"
+    ):
         from_folder(folder)
 
 

@@ -40,6 +40,9 @@ def marked() -> Iterator[Marked]:
         made.end()
 
 
+# Runs that are to be caught at work are of MER: three steps a batch take long enough for that.
+
+
 def reproduce(*more: str, streams: str = "digits", tasks: int = 2, seeds: str = "2") -> list[str]:
     words = ["reproduce", "main", "--streams", streams, "--tasks", str(tasks), "--seeds", seeds, "--device", "cpu"]
     return [*words, "--engine", "ray", *more]
@@ -92,23 +95,23 @@ def test_a_run_whose_worker_dies_begins_again_and_one_that_fails_does_not(
 ) -> None:
     out, log = tmp_path / "o", tmp_path / "log"
     asked = reproduce(
-        "--learners", "er", "--address", address, "--slots", "1", "--retries", "1", streams="digits,pmnist", tasks=4
+        "--learners", "mer", "--address", address, "--slots", "1", "--retries", "1", streams="digits,pmnist", tasks=4
     )
     process = marked.start(*asked, "--data", str(tmp_path / "none"), "--out", str(out), cwd=tmp_path, log=log)
-    folders = [out / "main" / "digits-4-tasks" / "er" / f"seed-{seed}" for seed in (0, 1)]
+    folders = [out / "main" / "digits-4-tasks" / "mer" / f"seed-{seed}" for seed in (0, 1)]
     os.kill(holder(folders[0]), signal.SIGKILL)
     first = holder(folders[1])
     os.kill(first, signal.SIGKILL)
     os.kill(holder(folders[1], other_than=first), signal.SIGKILL)
     assert process.wait() == 1
     told = log.read_text()
-    assert matrices(out) == {"main/digits-4-tasks/er/seed-0": expected("er", 0, 4)}, told
-    assert told.count("er on digits, seed 0: begins again; attempt 1 of 2: ") == 1
-    assert told.count("er on digits, seed 1: begins again; attempt 1 of 2: ") == 1
-    assert "er on pmnist, seed 0: begins again" not in told
+    assert matrices(out) == {"main/digits-4-tasks/mer/seed-0": expected("mer", 0, 4)}, told
+    assert told.count("mer on digits, seed 0: begins again; attempt 1 of 2: ") == 1
+    assert told.count("mer on digits, seed 1: begins again; attempt 1 of 2: ") == 1
+    assert "mer on pmnist, seed 0: begins again" not in told
     assert "3 runs failed:" in told
-    assert "  er on digits, seed 1: the worker of this run died 2 times; the last time: " in told
-    assert "  er on pmnist, seed 0: " in told
+    assert "  mer on digits, seed 1: the worker of this run died 2 times; the last time: " in told
+    assert "  mer on pmnist, seed 0: " in told
     assert told.count("    scale-cl run --stream ") == 3
     assert "Traceback" not in told
     left = [path for path in out.rglob("*") if path.is_file() and path.name.startswith(".")]
@@ -118,9 +121,9 @@ def test_a_run_whose_worker_dies_begins_again_and_one_that_fails_does_not(
 def test_killed_with_the_ray_that_it_started_and_begun_again_it_finishes_with_the_same_matrices(
     tmp_path: Path, address: str, marked: Marked
 ) -> None:
-    asked = reproduce("--learners", "finetune,er", "--slots", "1", "--out", "o")
+    asked = reproduce("--learners", "finetune,mer", "--slots", "1", "--out", "o")
     process = marked.start(*asked, cwd=tmp_path, log=tmp_path / "first")
-    holder(tmp_path / "o/main/digits-2-tasks/er/seed-0")
+    holder(tmp_path / "o/main/digits-2-tasks/mer/seed-0")
     assert len(marked.processes()) > 3  # the command, Ray's own, and workers
     process.kill()
     process.wait()
@@ -128,7 +131,7 @@ def test_killed_with_the_ray_that_it_started_and_begun_again_it_finishes_with_th
     assert 0 < len(matrices(tmp_path / "o")) < 4
     again = marked.start(*asked, "--address", address, cwd=tmp_path, log=tmp_path / "second")
     assert again.wait() == 0, (tmp_path / "second").read_text()
-    names = [(learner, seed) for learner in ("er", "finetune") for seed in (0, 1)]
+    names = [(learner, seed) for learner in ("finetune", "mer") for seed in (0, 1)]
     made = {f"main/digits-2-tasks/{learner}/seed-{seed}": expected(learner, seed, 2) for learner, seed in names}
     assert matrices(tmp_path / "o") == made
     assert not [path for path in (tmp_path / "o").rglob("*") if path.name.startswith(".")]
@@ -139,9 +142,9 @@ def test_an_interruption_ends_every_run_and_is_told(
     tmp_path: Path, address: str, marked: Marked, started_here: bool
 ) -> None:
     where = () if started_here else ("--address", address)
-    asked = reproduce("--learners", "er", "--out", "o", *where, tasks=10, seeds="1")
+    asked = reproduce("--learners", "mer", "--out", "o", *where, tasks=10, seeds="1")
     process = marked.start(*asked, cwd=tmp_path, log=tmp_path / "log")
-    worker = holder(tmp_path / "o/main/digits-10-tasks/er/seed-0")
+    worker = holder(tmp_path / "o/main/digits-10-tasks/mer/seed-0")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(60) == 130
     told = (tmp_path / "log").read_text()

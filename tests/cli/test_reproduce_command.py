@@ -52,11 +52,11 @@ def test_a_table_is_made_once_and_then_found(command: Callable[..., Any]) -> Non
 
 
 def test_killed_and_started_again_it_finishes_with_the_same_matrices(command: Callable[..., Any]) -> None:
-    asked = ("reproduce", "main", *DIGITS, "--learners", "finetune,er", "--seeds", "2", "--slots", "1", "--out", "o")
+    asked = ("reproduce", "main", *DIGITS, "--learners", "finetune,mer", "--seeds", "2", "--slots", "1", "--out", "o")
     process = subprocess.Popen(
         [sys.executable, "-m", "scale_cl", *asked], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    waited_for(lambda: list(Path("o").rglob("er/seed-0/.lock")))
+    waited_for(lambda: list(Path("o").rglob("mer/seed-0/.lock")))
     workers = children(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -67,7 +67,7 @@ def test_killed_and_started_again_it_finishes_with_the_same_matrices(command: Ca
     assert command(*asked).code == 0
     made = matrices(Path("o"))
     assert len(made) == 4
-    assert made == {f"main/digits-2-tasks/{n}/seed-{s}": expected(n, s) for n in ("er", "finetune") for s in (0, 1)}
+    assert made == {f"main/digits-2-tasks/{n}/seed-{s}": expected(n, s) for n in ("finetune", "mer") for s in (0, 1)}
     assert not [path for path in Path("o").rglob("*") if path.name.startswith(".")]
 
 

@@ -20,6 +20,11 @@ _MARK = "SCALE_CL_TEST_MARK"  # in the environment of a process and of all that 
 _SMALL = (f"--object-store-memory={100 * 2**20}", "--disable-usage-stats", "--node-ip-address=127.0.0.1")
 
 
+def _heeds_interrupts() -> None:
+    """As in a terminal, also where the tests themselves run in the background of a shell, which has them ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Marked:
     """Commands that carry a mark, so that what they leave behind is found."""
 
@@ -37,6 +42,7 @@ class Marked:
                 stderr=out,
                 env=self.environment(),
                 start_new_session=True,
+                preexec_fn=_heeds_interrupts,
             )
 
     def environment(self) -> dict[str, str]:

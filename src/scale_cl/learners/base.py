@@ -340,8 +340,8 @@ class Learner:
     def _film_generator(self, backbone: Backbone, form: FilmForm, width: int) -> ParameterGenerator:
         return ParameterGenerator(backbone, generator=self._weights_rng, form=form, embedding_width=width)
 
-    def _use_twice_differentiable_norms(self) -> None:
-        """For methods that take gradients of gradients: the fused kernels have none."""
+    def _use_twice_differentiable_kernels(self) -> None:
+        """For methods that take gradients of gradients: the kernels of our own have none."""
         for module in self.net.modules():
             if isinstance(module, BatchNorm):
                 module.fuse = False

@@ -110,7 +110,7 @@ class Scale(ReplayLearner):
             self.discriminator = Discriminator(width, generator=self._weights_rng, **ahead).to(self.device)
         self._constants: dict[tuple[str, int, int], Tensor] = {}
         if self.config.second_order:
-            self._use_twice_differentiable_norms()
+            self._use_twice_differentiable_kernels()
         self._outer_params: list[Tensor] = []
         self._discriminator_params: list[Tensor] = []
         as_here = all(getattr(type(self), name) is getattr(Scale, name) for name in _PARTS_OF_THE_STEP)

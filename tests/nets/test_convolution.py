@@ -10,23 +10,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.nets.convolution import NAMES, Convolution, Launch, Plan, plan, usable
+from scale_cl.nets import convolution
+from scale_cl.nets.convolution import KERNELS, NAMES, Convolution, Launch, plan, usable
 from scale_cl.nets.kernels import source
 
 # n, height, width, channels in, channels out, kernel, stride: every kernel, odd sizes, tiles that are not full
 SHAPES = [
-    (2, 6, 5, 20, 20, 3, 1),
+    (2, 9, 11, 20, 20, 3, 1),
     (3, 4, 5, 20, 20, 3, 1),
-    (2, 5, 6, 20, 40, 3, 2),
-    (2, 6, 5, 20, 40, 1, 2),
-    (2, 5, 6, 40, 40, 3, 1),
+    (2, 14, 15, 20, 40, 3, 2),
+    (2, 15, 14, 20, 40, 1, 2),
+    (2, 7, 8, 40, 40, 3, 1),
     (1, 5, 5, 40, 80, 3, 2),
-    (2, 4, 5, 40, 80, 1, 2),
+    (3, 11, 13, 40, 80, 1, 2),
     (4, 3, 3, 80, 80, 3, 1),
-    (3, 7, 9, 3, 20, 3, 1),
+    (3, 2, 1, 160, 80, 3, 1),
+    (3, 11, 13, 3, 20, 3, 1),
 ]
 
-LARGE = [(74, 32, 32, 3, 20, 3, 1), (74, 16, 16, 20, 20, 3, 1), (74, 2, 2, 160, 160, 3, 1)]
+LARGE = [
+    (74, 32, 32, 3, 20, 3, 1),
+    (74, 16, 16, 20, 20, 3, 1),
+    (74, 42, 42, 20, 20, 3, 1),
+    (74, 8, 8, 40, 40, 3, 1),
+    (74, 4, 4, 80, 160, 3, 2),
+    (74, 11, 11, 80, 80, 3, 1),
+    (74, 2, 2, 160, 160, 3, 1),
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +45,32 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     folder = tmp_path_factory.mktemp("kernels")
-    wrappers = "\n".join(f"{'WEIGHTS' if 'weights' in n else 'GATHER'}_ON_CPU({n})" for n in NAMES)
+    wrappers = "\n".join(f"{'ADDING' if n == 'add_parts' else 'CONVOLUTION'}_ON_CPU({n})" for n in NAMES)
     header = (Path(__file__).parent / "cuda_on_cpu.h").read_text()
-    (folder / "kernels.cpp").write_text(header + source("convolution.cu") + "ON_CPU\n" + wrappers)
+    (folder / "kernels.cpp").write_text(header + source("convolution.cu") + wrappers)
     command = [compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w", "kernels.cpp", "-o", "kernels.so"]
     subprocess.run(command, cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "kernels.so"))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "loads"),
+    [
+        *((shape, "many") for shape in SHAPES),
+        *((shape, "large") for shape in SHAPES if shape[0] * shape[1] * shape[2] > 100 or shape[3] >= 40),
+    ],
+)
 def test_the_kernels_give_the_convolution_and_its_gradients_in_tf32(
-    kernels: ctypes.CDLL, shape: tuple[int, int, int, int, int, int, int]
+    kernels: ctypes.CDLL,
+    shape: tuple[int, int, int, int, int, int, int],
+    loads: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if loads == "large":  # the larger tiles, and a block with more chunks before it than stages
+        monkeypatch.setattr(convolution, "_FEW", 0)
+        monkeypatch.setattr(convolution, "_BLOCKS", 1)
     n, height, width, inside, outside, kernel, stride = shape
-    how = plan(*shape)
+    how = plan.__wrapped__(*shape)
     assert how is not None
     torch.manual_seed(0)
     x, weight = torch.randn(n, height, width, inside), torch.randn(outside, kernel, kernel, inside)
@@ -59,37 +81,62 @@ def test_the_kernels_give_the_convolution_and_its_gradients_in_tf32(
         wanted, [exact_x, exact_weight], _rounded(g).double().permute(0, 3, 1, 2)
     )
     y, dx, dweight = torch.full_like(g, 7.0), torch.full_like(x, 7.0), torch.full_like(weight, 7.0)
-    parts = torch.full((how.weights.grid[2], weight.numel()), 7.0)
-    arrived = torch.zeros(256, dtype=torch.int32)
-    _run(kernels, how.forward, [x, weight, y], how)
+    _run(kernels, how.forward, [x, weight, y])
     if how.backward is None:
         dx = wanted_dx.permute(0, 2, 3, 1)
     else:
-        _run(kernels, how.backward, [g, weight, dx], how)
-    _run(kernels, how.weights, [x, g, parts, dweight, arrived], how)
-    assert int(arrived.abs().sum()) == 0  # ready for the next step
+        _run(kernels, how.backward, [g, weight, dx])
+    parts = dweight if how.add is None else torch.full((how.parts, weight.numel()), 7.0)
+    _run(kernels, how.weights, [x, g, parts])
+    if how.add is not None:
+        _run(kernels, how.add, [parts, dweight])
     for ours, theirs in ((y, wanted), (dx, wanted_dx), (dweight, wanted_dweight)):
         assert float((ours.permute(0, 3, 1, 2) - theirs.detach()).abs().max()) < 1e-4
 
 
 def test_every_convolution_of_the_resnet_has_its_kernels() -> None:
-    planned = [plan(74, 32, 32, 3, 20, 3, 1), *(plan(74, *shape) for shape in _resnet(16))]
+    planned = [plan(74, 32, 32, 3, 20, 3, 1), *(plan(74, *shape) for shape in (*_resnet(16), *_resnet(42)))]
     assert all(planned)
-    launches = [launch for p in planned if p is not None for launch in (p.forward, p.backward, p.weights)]
+    launches = [launch for p in planned if p is not None for launch in (p.forward, p.backward, p.weights, p.add)]
     kernels = {launch.kernel for launch in launches if launch is not None}
     assert kernels == set(NAMES)
     assert plan(74, 8, 8, 64, 64, 3, 1) is None
 
 
-def test_counters_suffice_for_every_tile() -> None:
+def test_many_pixels_go_to_the_kernels_of_larger_tiles() -> None:
+    for size, ours in ((4, "few_80_40"), (11, "40_40")):
+        how = plan(74, size, size, 80, 80, 3, 1)
+        assert how is not None
+        assert how.backward is not None
+        assert (how.forward.kernel, how.backward.kernel) == (f"forward_{ours}", f"backward_{ours}")
+
+
+@pytest.mark.parametrize(("parts", "pixels", "inside"), [(2, 96, 20), (9, 96, 20), (61, 96, 20), (395, 192, 3)])
+def test_any_number_of_parts_is_added_up(kernels: ctypes.CDLL, parts: int, pixels: int, inside: int) -> None:
+    how = plan(parts * pixels, 1, 1, inside, 20, 3, 1)
+    assert how is not None
+    assert how.add is not None
+    assert how.parts == parts
+    torch.manual_seed(0)
+    given, made = torch.randn(parts, 20 * 9 * inside), torch.full((20 * 9 * inside,), 7.0)
+    _run(kernels, how.add, [given, made])
+    assert float((made - given.double().sum(0)).abs().max()) < 1e-4
+
+
+def test_the_weights_gradient_is_dealt_out_to_many_blocks_with_enough_to_do_each() -> None:
     for shape in (*_resnet(16), *_resnet(42)):
         how = plan(74, *shape)
         assert how is not None
-        assert how.weights.grid[0] * how.weights.grid[1] <= 256
+        n, _, height, width = how.outside
+        blocks = how.weights.grid[0] * how.weights.grid[1] * how.parts
+        assert blocks <= 512
+        assert how.parts == 1 or how.parts * 64 < n * height * width  # more than two chunks of 32 pixels each
+        assert blocks > 192 or how.parts * 128 > n * height * width  # not many more than three, where blocks are few
 
 
 def test_on_the_cpu_it_is_torchs_convolution() -> None:
     module = Convolution(20, 20, 3, padding=1, bias=False)
+    torch.nn.init.normal_(module.weight)
     module.direct = True
     x = torch.randn(2, 20, 5, 5)
     assert not usable(x, module.weight)
@@ -97,14 +144,13 @@ def test_on_the_cpu_it_is_torchs_convolution() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize(
-    "shape", [(74, 32, 32, 3, 20, 3, 1), (74, 16, 16, 20, 20, 3, 1), (74, 2, 2, 160, 160, 3, 1), *SHAPES]
-)
+@pytest.mark.parametrize("shape", [*LARGE, *SHAPES])
 def test_on_a_gpu_values_and_gradients_are_those_of_float64(shape: tuple[int, int, int, int, int, int, int]) -> None:
     n, height, width, inside, outside, kernel, stride = shape
     torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
     last = torch.channels_last
     module = Convolution(inside, outside, kernel, stride=stride, padding=kernel // 2, bias=False)
+    torch.nn.init.normal_(module.weight, std=(inside * kernel * kernel) ** -0.5)
     module = module.cuda()
     module.weight.data = module.weight.data.contiguous(memory_format=last)
     module.direct = True
@@ -117,10 +163,12 @@ def test_on_a_gpu_values_and_gradients_are_those_of_float64(shape: tuple[int, in
     g = torch.randn_like(y)
     parts = slice(0 if inside != 3 else 1, 2)
     theirs = torch.autograd.grad(wanted, [exact_x, exact_weight][parts], _rounded(g).double())
-    for _ in range(2):  # the second time the counters are used again
-        ours = torch.autograd.grad(y, [x, module.weight][parts], g, retain_graph=True)
-        for mine, exact in zip((y, *ours), (wanted, *theirs), strict=True):
-            assert float((mine - exact).detach().abs().max()) < 1e-4 * float(exact.detach().abs().max() + 1)
+    ours = torch.autograd.grad(y, [x, module.weight][parts], g, retain_graph=True)
+    again = torch.autograd.grad(y, [x, module.weight][parts], g)
+    for mine, exact in zip((y, *ours), (wanted, *theirs), strict=True):
+        assert float((mine - exact).detach().abs().max()) < 1e-4 * float(exact.detach().abs().max() + 1)
+    for once, twice in zip((y, *ours), (module(x), *again), strict=True):
+        assert torch.equal(once, twice)  # to the bit
 
 
 def _resnet(size: int) -> list[tuple[int, int, int, int, int, int]]:
@@ -138,7 +186,9 @@ def _rounded(t: Tensor) -> Tensor:
     return ((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).view_as(t)
 
 
-def _run(kernels: ctypes.CDLL, launch: Launch, tensors: list[Tensor], how: Plan) -> None:
-    shape = (ctypes.c_int * 10)(*how.shape)
+def _run(kernels: ctypes.CDLL, launch: Launch, tensors: list[Tensor]) -> None:
+    grid, numbers = (ctypes.c_int * 3)(*launch.grid), (ctypes.c_int * len(launch.numbers))(*launch.numbers)
     pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-    getattr(kernels, f"run_{launch.kernel}")(*launch.grid, *pointers, shape)
+    run = getattr(kernels, f"run_{launch.kernel}")
+    run.restype = ctypes.c_bool
+    assert run(grid, *KERNELS[launch.kernel], *pointers, numbers), "wrote past its shared memory"

@@ -3,7 +3,7 @@
 import time
 
 from scale_cl.nets import convolution, fused_norm
-from scale_cl.nets.kernels import compile_ahead, compiled, finish_compiling, source
+from scale_cl.nets.kernels import Program, compile_ahead, compiled, finish_compiling, source
 
 
 def test_sources_come_with_the_package() -> None:
@@ -12,7 +12,7 @@ def test_sources_come_with_the_package() -> None:
 
 
 def test_what_cannot_be_compiled_is_none() -> None:
-    assert compiled("no kernel", ("none",), 99) is None
+    assert compiled((Program("no kernel", ("none",)),), 99) is None
 
 
 def test_recording_waits_for_what_compiles_ahead() -> None:

@@ -56,7 +56,7 @@ class Compute:
 
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     channels_last: bool = True
-    direct_convolutions: bool = False
+    direct_convolutions: bool = True
     capture: bool = True
     on_divergence: OnDivergence = "stop"
 

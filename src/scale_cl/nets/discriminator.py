@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.losses import NO_CLASS
+from scale_cl.nets.blank import BlankLinear
 from scale_cl.nets.rows import Rows, linear_rows
 
 
@@ -19,7 +20,7 @@ class Discriminator(nn.Module):
         """Draw the hidden layer and the fake output, with room for so many outputs."""
         super().__init__()
         self.width = width
-        self.hidden = nn.utils.skip_init(nn.Linear, width, width)
+        self.hidden = BlankLinear(width, width)
         self.weight, self.bias = Rows((width,), capacity), Rows((), capacity)
         self.register_buffer("missing", torch.full((capacity,), NO_CLASS), persistent=False)
         weight, bias = linear_rows((width,), width, xavier=False, generator=generator)

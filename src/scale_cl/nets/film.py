@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.nets.backbone import Backbone, Modulation
+from scale_cl.nets.blank import BlankLinear
 from scale_cl.nets.rows import Rows, linear_rows
 
 FilmForm = Literal["branches", "sum"]
@@ -34,9 +35,7 @@ class ParameterGenerator(nn.Module):
         self.detach_norms = backbone.detach_norms
         self.embedding_width = embedding_width or backbone.embedding_width
         self.embedding = Rows((self.embedding_width,), capacity)
-        layers: list[nn.Linear] = [
-            nn.utils.skip_init(nn.Linear, self.embedding_width, 2 * width) for width in backbone.film_widths
-        ]
+        layers: list[nn.Linear] = [BlankLinear(self.embedding_width, 2 * width) for width in backbone.film_widths]
         self.layers = nn.ModuleList(layers)
         with torch.no_grad():
             for layer in layers:

@@ -1,159 +1,99 @@
-"""Batch norm, the sum with a shortcut and ReLU in two kernels a direction, for images with channels last on a GPU.
+"""Batch norm and what follows it in a ResNet in one or two kernels a direction, for images with channels last on a GPU.
 
 With batches of ten a step is hundreds of tiny kernels, and what stands between two convolutions is more than half of
-them. Here the statistics are one kernel and all the rest another; nothing is atomic and nothing needs zeroing, so the
-result is the same bits every time. The kernels are compiled by the driver's own compiler when they are first used.
+them. Here the statistics are one kernel and all the rest another (sum with a shortcut, ReLU, max-pool, for all parts of
+a batch at once), and for few rows it is a single one. Nothing is atomic and nothing needs zeroing, so the result is the
+same bits every time. The kernels are compiled by the driver's own compiler when they are first used.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from scale_cl.nets.kernels import compiled
+from scale_cl.nets.kernels import Program, compiled, source
 
-_THREADS = 512
-_BLOCKS = 128
-_VALUES = 8  # of a channel, a thread, before another block is worth it
+Then = Literal["nothing", "relu", "relu-pool"]
+"""What follows: ReLU, or ReLU and the largest of 3x3 with stride 2 and padding 1."""
 
-_SOURCE = r"""
-// A tensor with channels last is rows x channels. The block size is a multiple of the channels, so a thread keeps to
-// one channel c while it walks over the rows. `partial` holds two sums a block and channel, in a fixed order.
-
-__device__ void total(const float* partial, int blocks, int channels, float* shared, float* first, float* second) {
-    int c = threadIdx.x % channels, group = threadIdx.x / channels, groups = blockDim.x / channels;
-    float a = 0.f, b = 0.f;
-    for (int k = group; k < blocks; k += groups) {
-        a += partial[(2 * k) * channels + c];
-        b += partial[(2 * k + 1) * channels + c];
-    }
-    shared[threadIdx.x] = a;
-    shared[blockDim.x + threadIdx.x] = b;
-    __syncthreads();
-    a = 0.f, b = 0.f;
-    for (int k = c; k < blockDim.x; k += channels) {
-        a += shared[k];
-        b += shared[blockDim.x + k];
-    }
-    *first = a;
-    *second = b;
-}
-
-__device__ void keep(float a, float b, int channels, float* shared, float* partial) {
-    shared[threadIdx.x] = a;
-    shared[blockDim.x + threadIdx.x] = b;
-    __syncthreads();
-    if (threadIdx.x < channels) {
-        a = 0.f, b = 0.f;
-        for (int k = threadIdx.x; k < blockDim.x; k += channels) {
-            a += shared[k];
-            b += shared[blockDim.x + k];
-        }
-        partial[(2 * blockIdx.x) * channels + threadIdx.x] = a;
-        partial[(2 * blockIdx.x + 1) * channels + threadIdx.x] = b;
-    }
-}
-
-extern "C" __global__ void forward_sums(const float* x, float* partial, int rows, int channels) {
-    extern __shared__ float shared[];
-    float origin = x[threadIdx.x % channels];  // sums are taken around the first row: no cancellation
-    float a = 0.f, b = 0.f;
-    long long step = (long long)gridDim.x * blockDim.x, end = (long long)rows * channels;
-    #pragma unroll 4
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
-        float v = x[i] - origin;
-        a += v;
-        b += v * v;
-    }
-    keep(a, b, channels, shared, partial);
-}
-
-extern "C" __global__ void forward_rest(const float* x, const float* partial, const float* weight, const float* bias,
-                                        const float* shortcut, float* y, float* saved, float* running_mean,
-                                        float* running_var, int rows, int channels, int blocks, int activate, int adds,
-                                        double momentum, double eps) {
-    extern __shared__ float shared[];
-    int c = threadIdx.x % channels;
-    float sum, squares;
-    total(partial, blocks, channels, shared, &sum, &squares);
-    float offset = sum / rows, mean = x[c] + offset;
-    float var = fmaxf(squares / rows - offset * offset, 0.f);
-    float inverse = (float)(1.0 / sqrt((double)var + eps));
-    if (blockIdx.x == 0 && threadIdx.x < channels) {
-        saved[c] = mean;
-        saved[channels + c] = inverse;
-        double unbiased = (double)var * rows / (rows - 1);
-        running_mean[c] = (float)((1.0 - momentum) * running_mean[c] + momentum * mean);
-        running_var[c] = (float)((1.0 - momentum) * running_var[c] + momentum * unbiased);
-    }
-    float scale = weight[c] * inverse, shift = bias[c];
-    long long step = (long long)gridDim.x * blockDim.x, end = (long long)rows * channels;
-    #pragma unroll 4
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
-        float v = (x[i] - mean) * scale + shift;
-        if (adds) v += shortcut[i];
-        y[i] = activate ? fmaxf(v, 0.f) : v;
-    }
-}
-
-extern "C" __global__ void backward_sums(const float* g, const float* x, const float* y, const float* saved,
-                                         float* partial, int rows, int channels, int activate) {
-    extern __shared__ float shared[];
-    int c = threadIdx.x % channels;
-    float mean = saved[c], inverse = saved[channels + c], a = 0.f, b = 0.f;
-    long long step = (long long)gridDim.x * blockDim.x, end = (long long)rows * channels;
-    #pragma unroll 4
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
-        float v = activate && !(y[i] > 0.f) ? 0.f : g[i];
-        a += v;
-        b += v * (x[i] - mean) * inverse;
-    }
-    keep(a, b, channels, shared, partial);
-}
-
-extern "C" __global__ void backward_rest(const float* g, const float* x, const float* y, const float* saved,
-                                         const float* partial, const float* weight, float* dx, float* dweight,
-                                         float* dbias, int rows, int channels, int blocks, int activate) {
-    extern __shared__ float shared[];
-    int c = threadIdx.x % channels;
-    float sum, along;
-    total(partial, blocks, channels, shared, &sum, &along);
-    if (blockIdx.x == 0 && threadIdx.x < channels) {
-        dbias[c] = sum;
-        dweight[c] = along;
-    }
-    float mean = saved[c], inverse = saved[channels + c], scale = weight[c] * inverse;
-    sum /= rows;
-    along /= rows;
-    long long step = (long long)gridDim.x * blockDim.x, end = (long long)rows * channels;
-    #pragma unroll 4
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
-        float v = activate && !(y[i] > 0.f) ? 0.f : g[i];
-        dx[i] = scale * (v - sum - (x[i] - mean) * inverse * along);
-    }
-}
-"""
+_TWO = tuple(f"{way}_{what}" for way in ("forward", "backward") for what in ("sums", "rest"))
+_POOL = ("forward_pool_4", "backward_pool_sums_4", "backward_pool_rest_4")
+_WHOLE = ("forward_whole_4", "backward_whole_4")
+MOST_PARTS = 4
+_BLOCKS = 264  # two a multiprocessor of the largest GPUs
+_VALUES = 4  # of a channel, a thread, before another block is worth it
+_FEW = 6144  # rows up to which one kernel does it all, by blocks of at most so many threads
+_MOST_THREADS = 1024
 
 
-_NAMES = ("forward_sums", "forward_rest", "backward_sums", "backward_rest")
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor [n, h, w, channels] in parts is dealt to threads."""
+
+    width: int  # channels that a thread takes together
+    threads: int  # in a block: a multiple of channels / width
+    blocks: int  # of each part
+    ends: tuple[int, ...]  # row after the last of each part; the last repeated up to MOST_PARTS
+    parts: int
+    whole: int  # threads of a block that has all rows of four channels; 0: there are too many rows
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks of each part."""
+        return self.blocks, self.parts, 1
 
 
-def kernels(device: int) -> dict[str, Any] | None:
-    """Compiled for a device when first asked for."""
-    return compiled(_SOURCE, _NAMES, device)
+@lru_cache(maxsize=1024)
+def layout(parts: tuple[int, ...], pixels: int, channels: int) -> Layout:
+    """For parts of so many images, with so many pixels each."""
+    width = 4 if channels % 4 == 0 else 1
+    groups = channels // width
+    threads = max(1, 256 // groups) * groups
+    most = max(parts) * pixels * groups
+    ends = tuple(pixels * end for end in accumulate(parts))
+    return Layout(
+        width,
+        threads,
+        max(1, min(_BLOCKS, -(-most // (threads * _VALUES)))),
+        ends + ends[-1:] * (MOST_PARTS - len(parts)),
+        len(parts),
+        min(_MOST_THREADS, -(-max(parts) * pixels // 32) * 32) if width == 4 and sum(parts) * pixels <= _FEW else 0,
+    )
 
 
-def usable(x: Tensor) -> bool:
-    """Whether `fused_norm` can take `x`: float32 images with channels last on a CUDA device."""
+def kernels(device: int, width: int = 4) -> dict[str, Any] | None:
+    """For channels in fours, or for any number (width 1), compiled for a device when first asked for."""
+    return compiled(programs(width), device)
+
+
+@lru_cache(maxsize=2)
+def programs(width: int) -> tuple[Program, ...]:
+    """The sources of these kernels."""
+    norm = source("norm.cu")
+    two = Program(f"{norm}KERNELS({width})\n", tuple(f"{name}_{width}" for name in _TWO))
+    if width == 1:
+        return (two,)
+    return two, Program(norm + source("norm_and_pool.cu"), _POOL), Program(norm + source("norm_of_few_rows.cu"), _WHOLE)
+
+
+def usable(x: Tensor, parts: tuple[int, ...] = (), then: Then = "nothing") -> bool:
+    """Whether `fused_norm` can take `x`: float32 images with channels last on a CUDA device, in parts with variance."""
     return (
         x.is_cuda
         and x.dtype == torch.float32
         and x.dim() == 4
         and x.shape[1] <= 1024
+        and (then != "relu-pool" or x.shape[1] % 4 == 0)
+        and x.numel() < 2**31
+        and len(parts) <= MOST_PARTS
+        and min(parts or (len(x),)) * x.shape[2] * x.shape[3] > 1
         and x.is_contiguous(memory_format=torch.channels_last)
-        and kernels(x.device.index) is not None
+        and kernels(x.device.index, 1 if x.shape[1] % 4 else 4) is not None
     )
 
 
@@ -165,31 +105,43 @@ def fused_norm(
     *,
     momentum: float,
     eps: float,
+    parts: tuple[int, ...] = (),
     shortcut: Tensor | None = None,
-    activate: bool = False,
+    then: Then = "nothing",
 ) -> Tensor:
-    """Batch norm in training mode, plus `shortcut`, or through ReLU if `activate`; moves the running statistics."""
-    assert shortcut is None or not activate, "the gradient of an activated sum is not provided for"
-    y: Tensor = _FusedNorm.apply(x, weight, bias, shortcut, *running, momentum, eps, activate)  # type: ignore[no-untyped-call]
+    """Batch norm in training mode, plus `shortcut` or followed by `then`; moves the running statistics.
+
+    Each of `parts` (sizes that add up to the batch, in order) has statistics of its own.
+    """
+    assert shortcut is None or then == "nothing", "the gradient of an activated sum is not provided for"
+    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (x, weight, bias))
+    how = layout(parts or (len(x),), x.shape[2] * x.shape[3], x.shape[1])
+    if then == "relu-pool":
+        pooled: Tensor = _NormAndPool.apply(x, weight, bias, *running, momentum, eps, how, keeps)  # type: ignore[no-untyped-call]
+        return pooled
+    y: Tensor = _Norm.apply(x, weight, bias, shortcut, *running, momentum, eps, how, then == "relu")  # type: ignore[no-untyped-call]
     return y
 
 
-def _launch(name: str, x: Tensor, args: list[Any]) -> None:
-    channels = x.shape[1]
-    threads, blocks = _layout(x)
+def _launch(name: str, how: Layout, x: Tensor, tensors: list[Tensor], numbers: list[Any]) -> None:
+    made = kernels(x.device.index, how.width)
+    assert made is not None
+    args = [*tensors, x.shape[1], *how.ends, *numbers]
+    made[f"{name}_{how.width}"](grid=how.grid, block=(how.threads, 1, 1), args=args)
+
+
+def _launch_whole(name: str, how: Layout, x: Tensor, tensors: list[Tensor], numbers: list[Any]) -> None:
     made = kernels(x.device.index)
     assert made is not None
-    made[name](grid=(blocks, 1, 1), block=(threads, 1, 1), args=args, shared_mem=8 * max(threads, channels))
+    args = [*tensors, x.shape[1], *how.ends, how.parts, *numbers]
+    made[f"{name}_4"](grid=(x.shape[1] // 4, 1, 1), block=(how.whole, 1, 1), args=args)
 
 
-def _layout(x: Tensor) -> tuple[int, int]:
-    """Threads a block (a multiple of the channels) and blocks."""
-    channels = x.shape[1]
-    threads = max(1, _THREADS // channels) * channels
-    return threads, max(1, min(_BLOCKS, x.numel() // (threads * _VALUES)))
+def _room_for_sums(x: Tensor, how: Layout) -> Tensor:
+    return x.new_empty(how.parts * how.blocks * 2 * x.shape[1])
 
 
-class _FusedNorm(torch.autograd.Function):
+class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -201,31 +153,76 @@ class _FusedNorm(torch.autograd.Function):
         running_var: Tensor,
         momentum: float,
         eps: float,
+        how: Layout,
         activate: bool,
     ) -> Tensor:
-        channels, rows, (_, blocks) = x.shape[1], x.numel() // x.shape[1], _layout(x)
-        y, saved = torch.empty_like(x), x.new_empty(2 * channels)
-        partial = x.new_empty(2 * blocks * channels)
+        y, saved = torch.empty_like(x), x.new_empty(how.parts * 2 * x.shape[1])
         adds = x if shortcut is None else shortcut.contiguous(memory_format=torch.channels_last)
-        _launch("forward_sums", x, [x, partial, rows, channels])
-        tensors = [x, partial, weight, bias, adds, y, saved, running_mean, running_var]
-        numbers = [rows, channels, blocks, int(activate), int(shortcut is not None), momentum, eps]
-        _launch("forward_rest", x, [*tensors, *numbers])
-        ctx.save_for_backward(x, y, weight, saved)
-        ctx.activate, ctx.adds = activate, shortcut is not None
+        tensors = [weight, bias, adds, y, saved, running_mean, running_var]
+        numbers = [int(activate), int(shortcut is not None), momentum, eps]
+        if how.whole:
+            _launch_whole("forward_whole", how, x, [x, *tensors], numbers)
+        else:
+            partial = _room_for_sums(x, how)
+            _launch("forward_sums", how, x, [x, partial], [])
+            _launch("forward_rest", how, x, [x, partial, *tensors], [how.blocks, *numbers])
+        ctx.save_for_backward(x, weight, bias, saved)
+        ctx.how, ctx.activate, ctx.adds = how, activate, shortcut is not None
         return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, weight, saved = ctx.saved_tensors
-        channels, rows, (_, blocks) = x.shape[1], x.numel() // x.shape[1], _layout(x)
+        x, weight, bias, saved = ctx.saved_tensors
+        how, activate = ctx.how, int(ctx.activate)
         g = g.contiguous(memory_format=torch.channels_last)
-        partial = x.new_empty(2 * blocks * channels)
-        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
-        _launch("backward_sums", x, [g, x, y, saved, partial, rows, channels, int(ctx.activate)])
-        outputs = [dx, dweight, dbias]
-        _launch(
-            "backward_rest", x, [g, x, y, saved, partial, weight, *outputs, rows, channels, blocks, int(ctx.activate)]
-        )
-        return dx, dweight, dbias, g if ctx.adds else None, None, None, None, None, None
+        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+        tensors = [weight, bias, dx, dweight, dbias]
+        if how.whole:
+            _launch_whole("backward_whole", how, x, [g, x, saved, *tensors], [activate])
+        else:
+            partial = _room_for_sums(x, how)
+            _launch("backward_sums", how, x, [g, x, saved, weight, bias, partial], [activate])
+            _launch("backward_rest", how, x, [g, x, saved, partial, *tensors], [how.blocks, activate])
+        return dx, dweight, dbias, g if ctx.adds else None, *[None] * 6
+
+
+class _NormAndPool(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+        how: Layout,
+        keeps: bool,
+    ) -> Tensor:
+        n, channels, *size = x.shape
+        pool = [*size, *((length - 1) // 2 + 1 for length in size)]
+        y = torch.empty((n, channels, *pool[2:]), device=x.device, memory_format=torch.channels_last)
+        saved, partial = x.new_empty(how.parts * 2 * channels), _room_for_sums(x, how)
+        kept, place = (torch.empty_like(y, dtype=kind) if keeps else y for kind in (torch.float32, torch.uint8))
+        _launch("forward_sums", how, x, [x, partial], [])
+        tensors = [x, partial, weight, bias, y, kept, place, saved, running_mean, running_var]
+        _launch("forward_pool", how, x, tensors, [*pool, how.blocks, int(keeps), momentum, eps])
+        if keeps:
+            ctx.save_for_backward(x, weight, bias, saved, kept, place)
+        ctx.how, ctx.pool = how, pool
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, saved, kept, place = ctx.saved_tensors
+        how, pool = ctx.how, ctx.pool
+        g = g.contiguous(memory_format=torch.channels_last)
+        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+        partial = _room_for_sums(x, how)
+        _launch("backward_pool_sums", how, x, [g, kept, place, saved, partial], pool)
+        tensors = [g, x, place, saved, partial, weight, bias, dx, dweight, dbias]
+        _launch("backward_pool_rest", how, x, tensors, [*pool, how.blocks])
+        return dx, dweight, dbias, *[None] * 6

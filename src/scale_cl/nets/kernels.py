@@ -1,8 +1,10 @@
-"""CUDA kernels of our own, compiled by the driver's own compiler when they are first used, all of a source at once."""
+"""CUDA kernels of our own, compiled by the driver's own compiler when they are first used, programs side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from threading import Lock, Thread
@@ -16,10 +18,19 @@ def source(*names: str) -> str:
     return "".join((files("scale_cl.nets") / "cuda" / name).read_text() for name in names)
 
 
-def compiled(text: str, names: tuple[str, ...], device: int) -> dict[str, Any] | None:
-    """The kernels `names` (extern "C") of a source, on a device; None where they cannot be compiled."""
-    with _locks.setdefault(text, Lock()):  # whoever comes second waits for the first
-        return _compiled(text, names, device)
+@dataclass(frozen=True)
+class Program:
+    """A CUDA source with its kernels (extern "C"); `shared` is the memory each will be launched with, if any is."""
+
+    text: str
+    names: tuple[str, ...]
+    shared: tuple[int, ...] = ()
+
+
+def compiled(programs: tuple[Program, ...], device: int) -> dict[str, Any] | None:
+    """The kernels of some programs on a device, compiled side by side; None where they cannot be compiled."""
+    with _locks.setdefault((programs, device), Lock()):  # whoever comes second waits for the first
+        return _compiled(programs, device)
 
 
 def compile_ahead(*makers: Callable[[int], object], device: int) -> None:
@@ -37,18 +48,27 @@ def finish_compiling() -> None:
 
 
 _compiling: list[Thread] = []
-_locks: dict[str, Lock] = {}
+_locks: dict[tuple[tuple[Program, ...], int], Lock] = {}
 
 
 @lru_cache(maxsize=32)
-def _compiled(text: str, names: tuple[str, ...], device: int) -> dict[str, Any] | None:
+def _compiled(programs: tuple[Program, ...], device: int) -> dict[str, Any] | None:
     try:
-        from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
-
-        with torch.cuda.device(device):
-            binary, _ = _nvrtc_compile(text, names[0])
-            made = _cuda_load_module(binary, list(names))
-        assert isinstance(made, dict)
-        return made
-    except Exception:  # no compiler with the driver, or a torch without the door to it: torch's own kernels serve
+        with ThreadPoolExecutor(len(programs)) as threads:
+            made = list(threads.map(lambda program: _made(program, device), programs))
+    except Exception:  # no compiler, a torch without the door to it, too little memory: torch's own kernels serve
         return None
+    return {name: kernel for kernels in made for name, kernel in kernels.items()}
+
+
+def _made(program: Program, device: int) -> dict[str, Any]:
+    from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
+
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().synchronize()  # a thread that has not called the runtime has no context to load to
+        binary, _ = _nvrtc_compile(program.text, program.names[0])
+        made = _cuda_load_module(binary, list(program.names))
+        assert isinstance(made, dict)
+        for name, size in zip(program.names, program.shared, strict=False):
+            made[name].set_shared_memory_config(size)
+    return made

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl.nets.backbone import Backbone, Modulation
+from scale_cl.nets.blank import BlankLinear
 
 
 class MLP(Backbone):
@@ -21,7 +22,7 @@ class MLP(Backbone):
         """Draw the weights from `generator`."""
         super().__init__()
         sizes = (inputs, *hidden)
-        layers: list[nn.Linear] = [nn.utils.skip_init(nn.Linear, *pair) for pair in pairwise(sizes)]
+        layers: list[nn.Linear] = [BlankLinear(*pair) for pair in pairwise(sizes)]
         for layer in layers:
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)

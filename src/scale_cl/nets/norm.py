@@ -5,13 +5,11 @@ A forward over batch and replay with `parts=(n, r)` gives what two forwards woul
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scale_cl.nets.fused_norm import fused_norm, usable
+from scale_cl.nets.fused_norm import Then, fused_norm, usable
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -26,30 +24,35 @@ class BatchNorm(nn.BatchNorm2d):
     fuse = True  # use the fused kernels where they apply; they have no second derivative
 
     def forward(
-        self, x: Tensor, parts: tuple[int, ...] = (), *, shortcut: Tensor | None = None, activate: bool = False
+        self, x: Tensor, parts: tuple[int, ...] = (), *, shortcut: Tensor | None = None, then: Then = "nothing"
     ) -> Tensor:
-        """Normalise [B, C, H, W] and add `shortcut`, or activate; `parts` are sizes that add up to B, in order."""
-        if not self.training or len(parts) < 2:
-            return self._normalised(_Piece(x, shortcut), activate)
-        shortcuts = [None] * len(parts) if shortcut is None else shortcut.split_with_sizes(parts)
-        pieces = map(_Piece, x.split_with_sizes(parts), shortcuts)
-        return torch.cat([self._normalised(piece, activate) for piece in pieces])
+        """Normalise [B, C, H, W] and add `shortcut`, or do what is said next; `parts` add up to B, in order."""
+        parts = parts if self.training and len(parts) > 1 else ()
+        if self.training and self.fuse and usable(x, parts, then):
+            return fused_norm(
+                x,
+                self.weight,
+                self.bias,
+                (self.running_mean, self.running_var),
+                momentum=_rate(self),
+                eps=self.eps,
+                parts=parts,
+                shortcut=shortcut,
+                then=then,
+            )
+        if parts:
+            y = torch.cat([self._normalised(piece) for piece in x.split_with_sizes(parts)])
+        else:
+            y = self._normalised(x)
+        y = y if shortcut is None else y + shortcut
+        y = y if then == "nothing" else torch.relu(y)
+        return F.max_pool2d(y, 3, 2, 1) if then == "relu-pool" else y
 
-    def _normalised(self, piece: _Piece, activate: bool) -> Tensor:
-        x, shortcut = piece
+    def _normalised(self, x: Tensor) -> Tensor:
         by_batch = self.training and x.numel() > x.shape[1]
         running = self.running_mean, self.running_var
-        momentum = 0.0 if self.momentum is None else self.momentum
-        if by_batch and self.fuse and usable(x):
-            weights = self.weight, self.bias
-            return fused_norm(
-                x, *weights, running, momentum=momentum, eps=self.eps, shortcut=shortcut, activate=activate
-            )
-        y = F.batch_norm(x, *running, self.weight, self.bias, by_batch, momentum, self.eps)
-        y = y if shortcut is None else y + shortcut
-        return torch.relu(y) if activate else y
+        return F.batch_norm(x, *running, self.weight, self.bias, by_batch, _rate(self), self.eps)
 
 
-class _Piece(NamedTuple):
-    x: Tensor
-    shortcut: Tensor | None
+def _rate(norm: BatchNorm) -> float:
+    return 0.0 if norm.momentum is None else norm.momentum

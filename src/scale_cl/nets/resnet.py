@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.nets.backbone import Backbone, Modulation
@@ -40,7 +39,7 @@ class ReducedResNet18(Backbone):
 
     def stem(self, x: Tensor, parts: tuple[int, ...] = ()) -> Tensor:
         """All convolutions, [B, C, H, W] -> [B, 160, h, w]; no ReLU after the last residual sum."""
-        x = F.max_pool2d(self.norm(self.conv(x), parts, activate=True), 3, 2, 1)
+        x = self.norm(self.conv(x), parts, then="relu-pool")
         for block in self.blocks:
             x = block(x, parts)
         return x
@@ -60,7 +59,7 @@ class _BasicBlock(nn.Module):
         self.conv2, self.norm2 = _conv3x3(outside, outside, 1), BatchNorm(outside)
         self.shortcut: nn.Sequential | None = None
         if stride != 1 or inside != outside:
-            project = nn.utils.skip_init(Convolution, inside, outside, 1, stride=stride, bias=False)
+            project = Convolution(inside, outside, 1, stride=stride, bias=False)
             self.shortcut = nn.Sequential(project, BatchNorm(outside))
 
     def forward(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
@@ -68,14 +67,13 @@ class _BasicBlock(nn.Module):
         if self.shortcut is not None:
             project, norm = self.shortcut
             shortcut = norm(project(x), parts)
-        y: Tensor = self.norm1(self.conv1(x), parts, activate=True)
+        y: Tensor = self.norm1(self.conv1(x), parts, then="relu")
         y = self.norm2(self.conv2(y), parts, shortcut=shortcut)
         return y
 
 
 def _conv3x3(inside: int, outside: int, stride: int) -> Convolution:
-    made: Convolution = nn.utils.skip_init(Convolution, inside, outside, 3, stride=stride, padding=1, bias=False)
-    return made
+    return Convolution(inside, outside, 3, stride=stride, padding=1, bias=False)
 
 
 def _pooled(h: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class RunSettings(Settings):
     precision: Literal["fp32", "tf32", "bf16"] = setting("tf32", "arithmetic on the GPU; the CPU always uses fp32")
     channels_last: bool = setting(True, "keep images with channels last in memory, which is faster; gives other bits")
     direct_convolutions: bool = setting(
-        False, "kernels of our own for convolutions of few channels on the GPU, in TF32 with channels last"
+        True, "kernels of our own for convolutions of few channels on the GPU, in TF32 with channels last"
     )
     capture: bool = setting(True, "record the step as a CUDA graph and replay it")
     autotune: bool = setting(

@@ -5,19 +5,50 @@ struct Conv {
     int n, in_h, in_w, in_c, out_h, out_w, out_c, kernel, stride, pad;
 };
 
+// Chunks come in while older ones are worked on: `load` sends for a chunk, `work` is called once it is there, both with
+// the stage it lies in. At the end the last chunk may still be at work in other warps.
+template <int STAGES, class Load, class Work>
+__device__ __forceinline__ void pipeline(int chunks, Load load, Work work) {
+    int stage = 1, free = 0;  // of the chunk to work on, and for the one to send for: STAGES - 1 chunks ahead
+    #pragma unroll 1
+    for (int chunk = 1 - STAGES; chunk < chunks; ++chunk) {
+        if (chunk >= 0) {
+            wait_for_all_but<STAGES - 2>();
+            __syncthreads();  // everyone's copies are there, and everyone is done with the chunk before
+        }
+        if (chunk + STAGES - 1 < chunks) load(chunk + STAGES - 1, free);
+        commit();
+        if (chunk >= 0) work(chunk, stage);
+        free = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+}
+
 // ---- forward, and the gradient of the input ------------------------------------------------------------------------
 // Both are out[m, j] = sum over taps t and channels c of src[pixel(m, t), c] * weight(t, c, j), where m runs over
-// pixels. A tile is BM pixels times BN channels; K = (tap, channel) goes by in chunks of 40 a warp along K.
+// pixels. A tile is BM pixels times BN channels; K = (tap, channel) goes by in chunks of KC, which WK warps share.
 
-template <int BN, int WK, bool PAIR, bool FORWARD>  // PAIR: 20 channels, so that a chunk is two taps
+struct __align__(16) Pixel {
+    int y, x, from, to;  // where the tap at 0, 0 lies and where its floats begin; the pixel of `out`, -1: there is none
+};
+struct __align__(16) Tap {
+    int y, x, from, weight;  // how much further it lies and its floats begin; where its weights begin
+};
+
+// FEW pixels of many channels: smaller tiles with more warps on each. PAIR: a chunk is two taps of KC / 2 channels.
+template <int BN, bool FEW, bool PAIR, bool FORWARD>
 __device__ void gather(const float* src, const float* weight, float* out, Conv s) {
-    constexpr int WM = 4 / WK, BM = 16 * WM, KC = 40 * WK, QUADS = KC / 4, NT = BN / 8;
+    constexpr int WM = FEW ? 2 : 4, WK = FEW ? 5 : 1, KC = FEW ? 80 : 40, STAGES = FEW ? 4 : 3;
+    constexpr int BM = 16 * WM, THREADS = 32 * WM * WK, QUADS = KC / 4, NT = BN / 8;
     constexpr int SA = KC + 4, SB = FORWARD ? KC + 4 : BN, ROWS_B = FORWARD ? BN : KC, ROW_B = FORWARD ? QUADS : BN / 4;
-    constexpr int SIZE_A = BM * SA, SIZE_B = ROWS_B * SB, SLOTS = (ROWS_B * ROW_B + 127) / 128;
-    __shared__ __align__(16) float tiles[2 * (SIZE_A + SIZE_B)];
-    __shared__ int tap_y[10], tap_x[10], tap_w[10];
+    constexpr int SIZE_A = BM * SA, SIZE_B = ROWS_B * SB;
+    constexpr int SLOTS_A = BM * QUADS / THREADS, SLOTS_B = (ROWS_B * ROW_B + THREADS - 1) / THREADS;
+    static_assert(BM * QUADS % THREADS == 0, "every thread has as many pieces of A to bring");
+    float* tiles = shared();  // STAGES of SIZE_A + SIZE_B
+    __shared__ Pixel pixel_at[BM];
+    __shared__ Tap tap_at[10];
 
-    const int c_src = PAIR ? 20 : FORWARD ? s.in_c : s.out_c, c_out = FORWARD ? s.out_c : s.in_c;
+    const int c_src = PAIR ? KC / 2 : FORWARD ? s.in_c : s.out_c, c_out = FORWARD ? s.out_c : s.in_c;
     const int src_h = FORWARD ? s.in_h : s.out_h, src_w = FORWARD ? s.in_w : s.out_w;
     const int to_h = FORWARD ? s.out_h : s.in_h, to_w = FORWARD ? s.out_w : s.in_w;
     // With stride 2 the input's pixels fall in four classes by parity; each meets taps of its own.
@@ -28,64 +59,60 @@ __device__ void gather(const float* src, const float* weight, float* out, Conv s
     const int width = c_out < BN ? c_out : BN;  // of this tile: 20 in one of 24
     if (first >= rows) return;
 
-    int taps = 0;
-    for (int ky = 0; ky < s.kernel; ++ky)
-        for (int kx = 0; kx < s.kernel; ++kx) {
-            int y = FORWARD ? ky - s.pad : py + s.pad - ky, x = FORWARD ? kx - s.pad : px + s.pad - kx;
-            if (!FORWARD && ((y | x) & (step - 1))) continue;
-            if (threadIdx.x == 0) {
-                tap_y[taps] = FORWARD ? y : y / step;
-                tap_x[taps] = FORWARD ? x : x / step;
-                tap_w[taps] = (ky * s.kernel + kx) * (FORWARD ? c_src : c_out);
-            }
-            ++taps;
-        }
+    const int ky0 = (py + s.pad) % step, kx0 = (px + s.pad) % step, along = (s.kernel - kx0 + step - 1) / step;
+    const int taps = along * ((s.kernel - ky0 + step - 1) / step), k2 = s.kernel * s.kernel;
+    if (threadIdx.x < taps) {
+        int i = threadIdx.x / along, ky = ky0 + i * step, kx = kx0 + (threadIdx.x - i * along) * step;
+        int y = FORWARD ? ky - s.pad : (py + s.pad - ky) / step, x = FORWARD ? kx - s.pad : (px + s.pad - kx) / step;
+        tap_at[threadIdx.x] = {y, x, (y * src_w + x) * c_src, (ky * s.kernel + kx) * (FORWARD ? c_src : c_out)};
+    } else if (threadIdx.x < 10) {
+        tap_at[threadIdx.x] = {-(1 << 20), 0, 0, 0};  // outside every image
+    }
+    if (threadIdx.x < BM) {
+        int m = first + threadIdx.x, image = m / (grid_h * grid_w), rest = m - image * grid_h * grid_w;
+        int y = rest / grid_w, x = rest - y * grid_w;
+        int from = ((image * src_h + y * times) * src_w + x * times) * c_src;
+        int to = (image * to_h + y * step + py) * to_w + x * step + px;
+        pixel_at[threadIdx.x] = m < rows ? Pixel{y * times, x * times, from, to} : Pixel{-(1 << 20), 0, 0, -1};
+    }
     __syncthreads();
     const int chunks = PAIR ? (taps + 1) / 2 : taps * (c_src / KC);
 
-    constexpr int A_ROW = 128 / BM;  // threads that fill a row of A
-    const int row = threadIdx.x / A_ROW, q0 = threadIdx.x % A_ROW, m = first + row;
-    int image = 0, y0 = -4 * src_h - 4, x0 = 0;  // a row past the end lies outside every image
-    if (m < rows) {
-        image = m / (grid_h * grid_w);
-        int rest = m - image * grid_h * grid_w, y = rest / grid_w;
-        y0 = y * times;
-        x0 = (rest - y * grid_w) * times;
-    }
-    const float* image_at = src + (long long)image * src_h * src_w * c_src;
-    const int k2 = s.kernel * s.kernel;
-    int from_b[SLOTS], to_b[SLOTS];  // where this thread's pieces of B come from (but for the tap) and go to
+    // Where this thread's pieces of A and B come from, but for the tap, and go to: twice that, odd for a second tap.
+    int y_a[SLOTS_A], x_a[SLOTS_A], from_a[SLOTS_A], to_a[SLOTS_A], from_b[SLOTS_B], to_b[SLOTS_B];
     #pragma unroll
-    for (int i = 0; i < SLOTS; ++i) {
-        int at = threadIdx.x + 128 * i, r = at / ROW_B, q = at - r * ROW_B;
+    for (int i = 0; i < SLOTS_A; ++i) {
+        int at = threadIdx.x + THREADS * i, row = at / QUADS, q = at - row * QUADS, half = PAIR && q >= QUADS / 2;
+        Pixel p = pixel_at[row];
+        y_a[i] = p.y, x_a[i] = p.x, from_a[i] = p.from + 4 * q - KC / 2 * half;
+        to_a[i] = 2 * (row * SA + 4 * q) + half;
+    }
+    #pragma unroll
+    for (int i = 0; i < SLOTS_B; ++i) {
+        int at = threadIdx.x + THREADS * i, r = at / ROW_B, q = at - r * ROW_B;
         bool exists = r < ROWS_B && (FORWARD ? r : 4 * q) < width;
-        int k = FORWARD ? 4 * q : r, half = PAIR && k >= 20, c = k - 20 * half;
+        int k = FORWARD ? 4 * q : r, half = PAIR && k >= KC / 2, c = k - KC / 2 * half;
         from_b[i] = !exists ? -1 : FORWARD ? (j0 + r) * k2 * c_src + c : c * k2 * c_out + j0 + 4 * q;
-        to_b[i] = r < ROWS_B ? 2 * (r * SB + 4 * q) + half : -1;
+        to_b[i] = 2 * (r * SB + 4 * q) + half;
     }
 
     int tap = 0, c0 = 0;  // of the next chunk
-    auto load = [&](int stage) {
-        float* a = tiles + stage * (SIZE_A + SIZE_B) + row * SA;
-        float* b = tiles + stage * (SIZE_A + SIZE_B) + SIZE_A;
+    auto load = [&](int, int stage) {
+        float *a = tiles + stage * (SIZE_A + SIZE_B), *b = a + SIZE_A;
         #pragma unroll
-        for (int half = 0; half < (PAIR ? 2 : 1); ++half) {
-            bool inside = !PAIR || tap + half < taps;
-            int y = y0 + tap_y[tap + half], x = x0 + tap_x[tap + half];
-            inside = inside && y >= 0 && y < src_h && x >= 0 && x < src_w;
-            const float* from = inside ? image_at + (long long)(y * src_w + x) * c_src + c0 : src;
-            for (int q = q0; q < (PAIR ? 5 : QUADS); q += A_ROW)
-                copy16(a + 20 * half + 4 * q, inside ? from + 4 * q : src, inside);
+        for (int i = 0; i < SLOTS_A; ++i) {
+            Tap p = tap_at[tap + (PAIR ? to_a[i] & 1 : 0)];
+            bool inside = ((unsigned)(y_a[i] + p.y) < src_h) & ((unsigned)(x_a[i] + p.x) < src_w);
+            copy16(a + (to_a[i] >> 1), src + (inside ? from_a[i] + p.from + c0 : 0), inside);
         }
+        const int further = c0 * (FORWARD ? 1 : k2 * c_out);
         #pragma unroll
-        for (int i = 0; i < SLOTS; ++i) {
-            if (to_b[i] < 0) continue;
-            int half = to_b[i] & 1;
-            bool inside = from_b[i] >= 0 && (!PAIR || tap + half < taps);
-            int at = from_b[i] + tap_w[tap + half] + c0 * (FORWARD ? 1 : k2 * c_out);
-            copy16(b + (to_b[i] >> 1), inside ? weight + at : weight, inside);
+        for (int i = 0; i < SLOTS_B; ++i) {
+            if (ROWS_B * ROW_B % THREADS && threadIdx.x + THREADS * i >= ROWS_B * ROW_B) continue;
+            int half = PAIR ? to_b[i] & 1 : 0;
+            bool inside = (from_b[i] >= 0) & (tap + half < taps);
+            copy16(b + (to_b[i] >> 1), weight + (inside ? from_b[i] + tap_at[tap + half].weight + further : 0), inside);
         }
-        commit();
         if (PAIR) tap += 2;
         else if ((c0 += KC) == c_src) c0 = 0, ++tap;
     };
@@ -97,18 +124,12 @@ __device__ void gather(const float* src, const float* weight, float* out, Conv s
     for (int n = 0; n < NT; ++n)
         for (int i = 0; i < 4; ++i) acc[n][i] = 0.f;
 
-    if (chunks > 0) load(0);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (chunk + 1 < chunks) load((chunk + 1) & 1);
-        else commit();
-        wait_for_older();
-        __syncthreads();
-        const float* a = tiles + (chunk & 1) * (SIZE_A + SIZE_B);
-        const float* b = a + SIZE_A;
-        a += (wm * 16 + g) * SA + wk * 40 + t;
-        b += FORWARD ? g * SB + wk * 40 + t : (wk * 40 + t) * SB + g;
+    pipeline<STAGES>(chunks, load, [&](int, int stage) {
+        const int k0 = wk * (KC / WK);
+        const float* a = tiles + stage * (SIZE_A + SIZE_B) + (wm * 16 + g) * SA + k0 + t;
+        const float* b = tiles + stage * (SIZE_A + SIZE_B) + SIZE_A + (FORWARD ? g * SB + k0 + t : (k0 + t) * SB + g);
         #pragma unroll
-        for (int k = 0; k < 40; k += 8) {
+        for (int k = 0; k < KC / WK; k += 8) {
             unsigned fa[4] = {tf32(a[k]), tf32(a[8 * SA + k]), tf32(a[k + 4]), tf32(a[8 * SA + k + 4])};
             #pragma unroll
             for (int n = 0; n < NT; ++n) {
@@ -116,34 +137,28 @@ __device__ void gather(const float* src, const float* weight, float* out, Conv s
                 mma(acc[n], fa, tf32(at[0]), tf32(at[FORWARD ? 4 : 4 * SB]));
             }
         }
-        __syncthreads();
-    }
+    });
 
-    if (WK > 1) {  // the warps along K add up, in order
-        float* shared = tiles;
-        for (int other = 1; other < WK; ++other) {
-            if (wk == other)
-                for (int n = 0; n < NT; ++n)
-                    for (int i = 0; i < 4; ++i) shared[((wm * NT + n) * 4 + i) * 32 + lane] = acc[n][i];
-            __syncthreads();
-            if (wk == 0)
-                for (int n = 0; n < NT; ++n)
-                    for (int i = 0; i < 4; ++i) acc[n][i] += shared[((wm * NT + n) * 4 + i) * 32 + lane];
-            __syncthreads();
-        }
-        if (wk != 0) return;
+    if (WK > 1) {  // the warps along K lay their sums side by side; the first adds them up, in order
+        auto sum = [&](int k, int n, int i) -> float& {
+            return tiles[(((k * WM + wm) * NT + n) * 4 + i) * 32 + lane];
+        };
+        __syncthreads();
+        if (wk > 0)
+            for (int n = 0; n < NT; ++n)
+                for (int i = 0; i < 4; ++i) sum(wk - 1, n, i) = acc[n][i];
+        __syncthreads();
+        if (wk > 0) return;
+        #pragma unroll
+        for (int k = 0; k < WK - 1; ++k)
+            for (int n = 0; n < NT; ++n)
+                for (int i = 0; i < 4; ++i) acc[n][i] += sum(k, n, i);
     }
     #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        int m = first + wm * 16 + g + 8 * half;
-        if (m >= rows) continue;
-        long long pixel = m;
-        if (step > 1) {
-            int image = m / (grid_h * grid_w), rest = m - image * grid_h * grid_w;
-            int y = rest / grid_w, x = rest - y * grid_w;
-            pixel = ((long long)image * to_h + y * step + py) * to_w + x * step + px;
-        }
-        float* to = out + pixel * c_out + j0;
+        int pixel = pixel_at[wm * 16 + g + 8 * half].to;
+        if (pixel < 0) continue;
+        float* to = out + (long long)pixel * c_out + j0;
         #pragma unroll
         for (int n = 0; n < NT; ++n)
             if (8 * n + 2 * t < width) store2(to + 8 * n + 2 * t, acc[n][2 * half], acc[n][2 * half + 1]);
@@ -152,59 +167,51 @@ __device__ void gather(const float* src, const float* weight, float* out, Conv s
 
 // ---- the gradient of the weights -----------------------------------------------------------------------------------
 // dW[j, ky, kx, c] = sum over pixels p of dy[p, j] * x[pixel(p, ky, kx), c]. A tile is one ky with all its kx, CI input
-// and CO output channels; the pixels are dealt out over blockIdx.z, and the last block of a tile adds the parts up.
-
-// Whether this is the last of the blocks along z to come here, with all that the others wrote in sight.
-__device__ bool is_last(int* arrived) {
-    __shared__ int last;
-    fence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(arrived, 1) == (int)gridDim.z - 1;
-        if (last) *arrived = 0;  // for the next launch
-    }
-    __syncthreads();
-    fence();
-    return last;
-}
-
-__device__ void add_up(const float* parts, float* to, long long at, long long size) {
-    float sum = 0.f;
-    #pragma unroll 8
-    for (int z = 0; z < (int)gridDim.z; ++z) sum += parts[z * size + at];
-    to[at] = sum;
-}
+// and CO output channels; the pixels are dealt out over blockIdx.z. Each of these makes a part of its own, all of the
+// weights' size, and `add_parts` adds them up.
 
 template <int CI, int CO, int TAPS>
-__device__ void weights(const float* x, const float* dy, float* parts, float* dw, int* arrived, Conv s) {
-    constexpr int M = TAPS * CI, MT = (M + 15) / 16, PER = (MT + 3) / 4, NT = (CO + 7) / 8;
+__device__ void weights(const float* x, const float* dy, float* parts, Conv s) {
+    constexpr int M = TAPS * CI, MT = (M + 15) / 16, PER = (MT + 3) / 4, NT = (CO + 7) / 8, STAGES = 3;
     constexpr int SA = (MT * 16 + 31) / 32 * 32 + 8, SB = CO == 20 ? 24 : 40, SIZE_A = 32 * SA, SIZE_B = 32 * SB;
-    __shared__ __align__(16) float tiles[2 * (SIZE_A + SIZE_B)];
+    float* tiles = shared();  // STAGES of SIZE_A + SIZE_B
 
     const int tiles_i = s.in_c / CI, ky = blockIdx.x / tiles_i, i0 = (blockIdx.x - ky * tiles_i) * CI;
     const int j0 = blockIdx.y * CO, pixels = s.n * s.out_h * s.out_w;
     const int chunks = (pixels + 31) / 32, each = (chunks + gridDim.z - 1) / gridDim.z;
     const int begin = blockIdx.z * each, end = begin + each < chunks ? begin + each : chunks;
-    const int r = threadIdx.x / 4, q0 = threadIdx.x % 4;
 
-    auto load = [&](int chunk, int stage) {
-        float* a = tiles + stage * (SIZE_A + SIZE_B) + r * SA;
-        float* b = tiles + stage * (SIZE_A + SIZE_B) + SIZE_A + r * SB;
-        int p = chunk * 32 + r;
-        bool there = p < pixels;
-        int image = p / (s.out_h * s.out_w), rest = p - image * s.out_h * s.out_w, oy = rest / s.out_w;
-        int y = oy * s.stride + ky - s.pad, x0 = (rest - oy * s.out_w) * s.stride - s.pad;
-        const float* row = x + (((long long)image * s.in_h + y) * s.in_w + x0) * s.in_c + i0;
-        bool in_row = there && y >= 0 && y < s.in_h;
-        constexpr int Q = CI / 4;
-        for (int q = q0; q < TAPS * Q; q += 4) {
-            int kx = q / Q, c = 4 * (q - kx * Q);
-            bool inside = in_row && x0 + kx >= 0 && x0 + kx < s.in_w;
-            copy16(a + 4 * q, inside ? row + (long long)kx * s.in_c + c : x, inside);
+    constexpr int Q = CI / 4, SLOTS_A = (TAPS * Q + 3) / 4, SLOTS_B = (CO / 4 + 3) / 4;  // four threads fill a row
+    const int r = threadIdx.x / 4, q0 = threadIdx.x % 4;
+    int kx[SLOTS_A], further[SLOTS_A];  // of this thread's pieces: their tap, and where in the image's row they lie
+    #pragma unroll
+    for (int i = 0; i < SLOTS_A; ++i) {
+        kx[i] = (q0 + 4 * i) / Q;
+        further[i] = kx[i] * s.in_c + 4 * (q0 + 4 * i - kx[i] * Q);
+    }
+    // This thread's pixel of the next chunk; the one after that is 32 pixels on.
+    int p = begin * 32 + r, image = p / (s.out_h * s.out_w), rest = p - image * s.out_h * s.out_w;
+    int oy = rest / s.out_w, ox = rest - oy * s.out_w;
+    const int on_x = 32 % s.out_w, on_y = 32 / s.out_w % s.out_h, on_image = 32 / s.out_w / s.out_h;
+    auto load = [&](int, int stage) {
+        float *a = tiles + stage * (SIZE_A + SIZE_B) + r * SA, *b = tiles + stage * (SIZE_A + SIZE_B) + SIZE_A + r * SB;
+        const int y = oy * s.stride + ky - s.pad, x0 = ox * s.stride - s.pad;
+        const int from = ((image * s.in_h + y) * s.in_w + x0) * s.in_c + i0;
+        const bool there = p < pixels, in_row = there & ((unsigned)y < s.in_h);
+        #pragma unroll
+        for (int i = 0; i < SLOTS_A; ++i) {
+            if (TAPS * Q % 4 && q0 + 4 * i >= TAPS * Q) continue;
+            bool inside = in_row & ((unsigned)(x0 + kx[i]) < s.in_w);
+            copy16(a + 4 * (q0 + 4 * i), x + (inside ? from + further[i] : 0), inside);
         }
-        for (int q = q0; q < CO / 4; q += 4)
-            copy16(b + 4 * q, there ? dy + (long long)p * s.out_c + j0 + 4 * q : dy, there);
-        commit();
+        #pragma unroll
+        for (int i = 0; i < SLOTS_B; ++i) {
+            if (CO / 4 % 4 && q0 + 4 * i >= CO / 4) continue;
+            copy16(b + 4 * (q0 + 4 * i), dy + (there ? p * s.out_c + j0 + 4 * (q0 + 4 * i) : 0), there);
+        }
+        p += 32, image += on_image, oy += on_y, ox += on_x;
+        if (ox >= s.out_w) ox -= s.out_w, ++oy;
+        if (oy >= s.out_h) oy -= s.out_h, ++image;
     };
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -212,15 +219,9 @@ __device__ void weights(const float* x, const float* dy, float* parts, float* dw
     for (int m = 0; m < PER; ++m)
         for (int n = 0; n < NT; ++n)
             for (int i = 0; i < 4; ++i) acc[m][n][i] = 0.f;
-    if (begin < end) load(begin, 0);
-    for (int chunk = begin; chunk < end; ++chunk) {
-        if (chunk + 1 < end) load(chunk + 1, (chunk + 1 - begin) & 1);
-        else commit();
-        wait_for_older();
-        __syncthreads();
-        const float* a = tiles + ((chunk - begin) & 1) * (SIZE_A + SIZE_B);
-        const float* b = a + SIZE_A + t * SB + g;
-        a += t * SA + g;
+    pipeline<STAGES>(end - begin, load, [&](int, int stage) {
+        const float* a = tiles + stage * (SIZE_A + SIZE_B) + t * SA + g;
+        const float* b = tiles + stage * (SIZE_A + SIZE_B) + SIZE_A + t * SB + g;
         #pragma unroll
         for (int k = 0; k < 32; k += 8) {
             unsigned fb[NT][2];
@@ -239,11 +240,9 @@ __device__ void weights(const float* x, const float* dy, float* parts, float* dw
                 for (int n = 0; n < NT; ++n) mma(acc[m][n], fa, fb[n][0], fb[n][1]);
             }
         }
-        __syncthreads();
-    }
+    });
 
-    const long long size = (long long)s.out_c * s.kernel * s.kernel * s.in_c;
-    float* to = gridDim.z == 1 ? dw : parts + blockIdx.z * size;
+    float* to = parts + (long long)blockIdx.z * s.out_c * s.kernel * s.kernel * s.in_c;
     #pragma unroll
     for (int m = 0; m < PER; ++m)
         #pragma unroll
@@ -256,57 +255,83 @@ __device__ void weights(const float* x, const float* dy, float* parts, float* dw
                     to[((long long)((j0 + col) * s.kernel + ky) * s.kernel + kx) * s.in_c + i0 + c] = acc[m][n][i];
                 }
             }
-    if (gridDim.z > 1 && is_last(arrived + blockIdx.y * gridDim.x + blockIdx.x))
-        for (int i = threadIdx.x; i < M * CO; i += 128) {
-            int col = i / M, row = i - col * M, kx = row / CI, c = row - kx * CI;
-            add_up(parts, dw, ((long long)((j0 + col) * s.kernel + ky) * s.kernel + kx) * s.in_c + i0 + c, size);
+}
+
+__device__ __forceinline__ void add(float4& sum, float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
+
+// `many` parts of `quads` times four values, added in a fixed order: `rows` threads share a column of the parts.
+extern "C" __global__ void __launch_bounds__(128, 8)
+    add_parts(const float* parts, float* dw, int many, int quads, int rows) {
+    __shared__ float4 sums[128];
+    const int columns = 128 / rows, row = threadIdx.x / columns, column = threadIdx.x - row * columns;
+    const int at = blockIdx.x * columns + column;
+    const float4* from = reinterpret_cast<const float4*>(parts) + at;
+    float4 sum = {0.f, 0.f, 0.f, 0.f};
+    for (int z = row; z < many; z += 8 * rows) {
+        float4 v[8];  // all under way at once
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            v[i] = {0.f, 0.f, 0.f, 0.f};
+            if (at < quads && z + i * rows < many) v[i] = from[(long long)(z + i * rows) * quads];
         }
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) add(sum, v[i]);
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (row > 0 || at >= quads) return;
+    for (int r = 1; r < rows; ++r) add(sum, sums[r * columns + column]);
+    reinterpret_cast<float4*>(dw)[at] = sum;
 }
 
 // ---- the first layer: 3x3 over colours, stride 1 -------------------------------------------------------------------
 // K is all of a pixel's surroundings at once: 27 values, in tiles of 32.
 
-// What a filter sees around pixel p, by two threads.
+// What a filter sees around pixel p, by two threads: each every other value.
 template <int CI>
-__device__ void surroundings(const float* x, int p, float* to, Conv s) {
-    int image = p / (s.out_h * s.out_w), rest = p - image * s.out_h * s.out_w, oy = rest / s.out_w;
-    int ox = rest - oy * s.out_w;
-    const float* corner = x + (((long long)image * s.in_h + oy - 1) * s.in_w + ox - 1) * CI;
-    for (int k = threadIdx.x % 2; k < 9 * CI; k += 2) {
-        int ky = k / (3 * CI), along = k - ky * 3 * CI, y = oy + ky - 1, column = ox + along / CI - 1;
-        bool inside = image < s.n && y >= 0 && y < s.in_h && column >= 0 && column < s.in_w;
-        copy4(to + k, inside ? corner + (long long)ky * s.in_w * CI + along : x, inside);
+__device__ __forceinline__ void surroundings(const float* x, int p, float* to, Conv s) {
+    const int image = p / (s.out_h * s.out_w), rest = p - image * s.out_h * s.out_w, oy = rest / s.out_w;
+    const int ox = rest - oy * s.out_w, corner = ((image * s.in_h + oy - 1) * s.in_w + ox - 1) * CI;
+    int seen = 0;  // a bit for each tap inside the image
+    #pragma unroll
+    for (int tap = 0; tap < 9; ++tap) {
+        bool inside = ((unsigned)(oy + tap / 3 - 1) < s.in_h) & ((unsigned)(ox + tap % 3 - 1) < s.in_w);
+        seen |= (inside & (image < s.n)) << tap;
+    }
+    const bool odd = threadIdx.x % 2;
+    #pragma unroll
+    for (int k = 0; k < 9 * CI; k += 2) {  // both choices are known beforehand, and mostly the same
+        if (k + 1 >= 9 * CI && odd) continue;
+        bool inside = seen >> (odd ? (k + 1) / CI : k / CI) & 1;
+        int row = odd ? (k + 1) / (3 * CI) : k / (3 * CI), along = odd ? (k + 1) % (3 * CI) : k % (3 * CI);
+        copy4(to + k + odd, x + (inside ? corner + row * s.in_w * CI + along : 0), inside);
     }
 }
 
 template <int CI, int CO>
 __device__ void first_forward(const float* x, const float* weight, float* out, Conv s) {
-    constexpr int K = 9 * CI, KT = (K + 7) / 8, S = 36, NT = (CO + 7) / 8;
-    __shared__ float a[2][64 * S], b[8 * NT * S];
+    constexpr int K = 9 * CI, KT = (K + 7) / 8, S = 36, NT = (CO + 7) / 8, STAGES = 3;
+    float *a = shared(), *b = a + STAGES * 64 * S;  // STAGES of 64 pixels, and the filters
     const int rows = s.n * s.out_h * s.out_w, tiles = (rows + 63) / 64;
     for (int i = threadIdx.x; i < 8 * NT * 8 * KT; i += 128) {
         int j = i / (8 * KT), k = i - j * 8 * KT;
         b[j * S + k] = j < CO && k < K ? weight[j * K + k] : 0.f;
     }
-    for (int i = threadIdx.x; i < 128 * (8 * KT - K); i += 128)  // what no tile fills stays zero
-        a[i & 1][(i / 2 % 64) * S + K + i / 128] = 0.f;
+    for (int row = threadIdx.x; row < STAGES * 64; row += 128)  // what no tile fills stays zero
+        for (int k = K; k < 8 * KT; ++k) a[row * S + k] = 0.f;
 
     const int row = threadIdx.x / 2;
-    auto load = [&](int tile, int stage) {
-        surroundings<CI>(x, tile * 64 + row, a[stage] + row * S, s);
-        commit();
+    auto load = [&](int turn, int stage) {
+        int tile = blockIdx.x + turn * gridDim.x;
+        surroundings<CI>(x, tile * 64 + row, a + (stage * 64 + row) * S, s);
     };
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    if (blockIdx.x < tiles) load(blockIdx.x, 0);
-    int stage = 0;
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x, stage ^= 1) {
-        if (tile + (int)gridDim.x < tiles) load(tile + gridDim.x, stage ^ 1);
-        else commit();
-        wait_for_older();
-        __syncthreads();
+    const int turns = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+    pipeline<STAGES>(turns, load, [&](int turn, int stage) {
+        int tile = blockIdx.x + turn * gridDim.x;
         float acc[NT][4] = {};
-        const float *at = a[stage] + (16 * warp + g) * S + t, *bt = b + g * S + t;
+        const float *at = a + (stage * 64 + 16 * warp + g) * S + t, *bt = b + g * S + t;
         #pragma unroll
         for (int k = 0; k < 8 * KT; k += 8) {
             unsigned fa[4] = {tf32(at[k]), tf32(at[8 * S + k]), tf32(at[k + 4]), tf32(at[8 * S + k + 4])};
@@ -321,38 +346,31 @@ __device__ void first_forward(const float* x, const float* weight, float* out, C
                 if (m < rows && 8 * n + 2 * t < CO)
                     store2(out + (long long)m * CO + 8 * n + 2 * t, acc[n][2 * half], acc[n][2 * half + 1]);
         }
-        __syncthreads();
-    }
+    });
 }
 
 template <int CI, int CO>
-__device__ void first_weights(const float* x, const float* dy, float* parts, float* dw, int* arrived, Conv s) {
+__device__ void first_weights(const float* x, const float* dy, float* parts, Conv s) {
     constexpr int K = 9 * CI, MT = (K + 15) / 16, NT = (CO + 7) / 8, SA = 40, SB = 24, SIZE_A = 64 * SA;
-    constexpr int STAGE = SIZE_A + 64 * SB;
-    __shared__ __align__(16) float tiles[2 * STAGE];
+    constexpr int STAGE = SIZE_A + 64 * SB, STAGES = 3;
+    float* tiles = shared();
     const int pixels = s.n * s.out_h * s.out_w, chunks = (pixels + 63) / 64;
     const int each = (chunks + gridDim.z - 1) / gridDim.z, begin = blockIdx.z * each;
     const int end = begin + each < chunks ? begin + each : chunks, row = threadIdx.x / 2;
 
     auto load = [&](int chunk, int stage) {
         float *a = tiles + stage * STAGE + row * SA, *b = tiles + stage * STAGE + SIZE_A + row * SB;
-        int p = chunk * 64 + row;
+        int p = (begin + chunk) * 64 + row;
         surroundings<CI>(x, p, a, s);
         for (int q = threadIdx.x % 2; q < CO / 4; q += 2)
             copy16(b + 4 * q, p < pixels ? dy + (long long)p * CO + 4 * q : dy, p < pixels);
-        commit();
     };
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     float acc[MT][NT][4] = {};
-    if (begin < end) load(begin, 0);
-    for (int chunk = begin; chunk < end; ++chunk) {
-        if (chunk + 1 < end) load(chunk + 1, (chunk + 1 - begin) & 1);
-        else commit();
-        wait_for_older();
-        __syncthreads();
-        const float* a = tiles + ((chunk - begin) & 1) * STAGE + (16 * warp + t) * SA + g;  // 16 pixels a warp
-        const float* b = tiles + ((chunk - begin) & 1) * STAGE + SIZE_A + (16 * warp + t) * SB + g;
+    pipeline<STAGES>(end - begin, load, [&](int, int stage) {
+        const float* a = tiles + stage * STAGE + (16 * warp + t) * SA + g;  // 16 pixels a warp
+        const float* b = tiles + stage * STAGE + SIZE_A + (16 * warp + t) * SB + g;
         #pragma unroll
         for (int k = 0; k < 16; k += 8) {
             #pragma unroll
@@ -364,8 +382,8 @@ __device__ void first_weights(const float* x, const float* dy, float* parts, flo
                     mma(acc[m][n], fa, tf32(b[k * SB + 8 * n]), tf32(b[(k + 4) * SB + 8 * n]));
             }
         }
-        __syncthreads();
-    }
+    });
+    __syncthreads();
     // The warps' sums side by side, then added in order.
     #pragma unroll
     for (int m = 0; m < MT; ++m)
@@ -378,41 +396,33 @@ __device__ void first_weights(const float* x, const float* dy, float* parts, flo
             }
     __syncthreads();
     const int size = CO * K;
-    float* to = gridDim.z == 1 ? dw : parts + (long long)blockIdx.z * size;
+    float* to = parts + (long long)blockIdx.z * size;
     for (int i = threadIdx.x; i < size; i += 128)
         to[i] = tiles[i] + tiles[size + i] + tiles[2 * size + i] + tiles[3 * size + i];
-    if (gridDim.z > 1 && is_last(arrived))
-        for (int i = threadIdx.x; i < size; i += 128) add_up(parts, dw, i, size);
 }
 
-#define GATHER(NAME, BODY)                                                                               \
-    extern "C" __global__ void __launch_bounds__(128) NAME(const float* src, const float* weight, float* out, int n,  \
-                                                           int in_h, int in_w, int in_c, int out_h, int out_w,        \
-                                                           int out_c, int kernel, int stride, int pad) {              \
-        BODY(src, weight, out,                                                                     \
-                                Conv{n, in_h, in_w, in_c, out_h, out_w, out_c, kernel, stride, pad});                 \
-    }
-#define WEIGHTS(NAME, BODY)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(128) NAME(const float* x, const float* dy, float* parts, float* dw,  \
-                                                           int* arrived, int n, int in_h, int in_w, int in_c,         \
-                                                           int out_h, int out_w, int out_c, int kernel, int stride,   \
-                                                           int pad) {                                                 \
-        BODY(x, dy, parts, dw, arrived,                                                              \
-                              Conv{n, in_h, in_w, in_c, out_h, out_w, out_c, kernel, stride, pad});                   \
+// BLOCKS is how many of them shared memory lets on a multiprocessor: so many registers may be used.
+#define KERNEL(NAME, THREADS, BLOCKS, BODY)                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                      \
+        NAME(const float* a, const float* b, float* to, int n, int in_h, int in_w, int in_c, int out_h, int out_w,     \
+             int out_c, int kernel, int stride, int pad) {                                                             \
+        BODY(a, b, to, Conv{n, in_h, in_w, in_c, out_h, out_w, out_c, kernel, stride, pad});                           \
     }
 
-GATHER(forward_20_20, (gather<24, 1, true, true>))
-GATHER(forward_20_40, (gather<40, 1, true, true>))
-GATHER(forward_40_40, (gather<40, 1, false, true>))
-GATHER(forward_80_40, (gather<40, 2, false, true>))
-GATHER(backward_20_20, (gather<24, 1, true, false>))
-GATHER(backward_40_20, (gather<24, 1, false, false>))
-GATHER(backward_40_40, (gather<40, 1, false, false>))
-GATHER(backward_80_40, (gather<40, 2, false, false>))
-WEIGHTS(weights_20_20_3, (weights<20, 20, 3>))
-WEIGHTS(weights_20_40_3, (weights<20, 40, 3>))
-WEIGHTS(weights_40_40_3, (weights<40, 40, 3>))
-WEIGHTS(weights_20_40_1, (weights<20, 40, 1>))
-WEIGHTS(weights_40_40_1, (weights<40, 40, 1>))
-GATHER(first_forward_3_20, (first_forward<3, 20>))
-WEIGHTS(first_weights_3_20, (first_weights<3, 20>))
+KERNEL(forward_20_20, 128, 4, (gather<24, false, true, true>))
+KERNEL(forward_20_40, 128, 4, (gather<40, false, true, true>))
+KERNEL(forward_40_40, 128, 4, (gather<40, false, false, true>))
+KERNEL(forward_few_40_40, 320, 2, (gather<40, true, true, true>))
+KERNEL(forward_few_80_40, 320, 2, (gather<40, true, false, true>))
+KERNEL(backward_20_20, 128, 4, (gather<24, false, true, false>))
+KERNEL(backward_40_20, 128, 4, (gather<24, false, false, false>))
+KERNEL(backward_40_40, 128, 4, (gather<40, false, false, false>))
+KERNEL(backward_few_40_40, 320, 2, (gather<40, true, true, false>))
+KERNEL(backward_few_80_40, 320, 2, (gather<40, true, false, false>))
+KERNEL(weights_20_20_3, 128, 4, (weights<20, 20, 3>))
+KERNEL(weights_20_40_3, 128, 4, (weights<20, 40, 3>))
+KERNEL(weights_40_40_3, 128, 3, (weights<40, 40, 3>))
+KERNEL(weights_20_40_1, 128, 4, (weights<20, 40, 1>))
+KERNEL(weights_40_40_1, 128, 4, (weights<40, 40, 1>))
+KERNEL(first_forward_3_20, 128, 4, (first_forward<3, 20>))
+KERNEL(first_weights_3_20, 128, 4, (first_weights<3, 20>))

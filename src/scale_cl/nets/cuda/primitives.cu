@@ -1,4 +1,4 @@
-// What the kernels need of the machine: asynchronous copies, TF32 products of a warp. The tests have the same for a CPU.
+// What the kernels need of the machine: asynchronous copies, TF32 products of a warp. The tests have it for a CPU.
 
 __device__ __forceinline__ void copy16(float* to, const float* from, bool inside) {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -11,8 +11,14 @@ __device__ __forceinline__ void copy4(float* to, const float* from, bool inside)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_older() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-__device__ __forceinline__ void fence() { __threadfence(); }
+template <int YOUNGEST>
+__device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(YOUNGEST) : "memory");
+}
+__device__ __forceinline__ float* shared() {  // what the launch gave of it
+    extern __shared__ float4 of_the_launch[];
+    return reinterpret_cast<float*>(of_the_launch);
+}
 __device__ __forceinline__ void store2(float* to, float a, float b) {
     *reinterpret_cast<float2*>(to) = make_float2(a, b);
 }

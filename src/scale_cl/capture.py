@@ -12,12 +12,14 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Outputs = dict[str, Tensor]
+_alone = Lock()  # a recording breaks if another thread loads kernels meanwhile, as a call that is not replayed may
 _WARM_UP = 1  # eager calls with one key, in a row, before it is worth a graph (libraries load and tune in them)
 
 
@@ -53,13 +55,14 @@ class Captured:
             return self._function(*inputs)
         recording = self._recordings.get(key)
         if recording is None:
-            self._streak = self._streak + 1 if key == self._last else 1
-            self._last = key
-            if self._streak > _WARM_UP:
-                recording = self._record(inputs)
-            if recording is None:
-                return self._function(*inputs)
-            self._recordings[key] = recording
+            with _alone:
+                self._streak = self._streak + 1 if key == self._last else 1
+                self._last = key
+                if self._streak > _WARM_UP:
+                    recording = self._record(inputs)
+                if recording is None:
+                    return self._function(*inputs)
+                self._recordings[key] = recording
         for own, given in zip(recording.inputs, inputs, strict=True):
             own.copy_(given, non_blocking=True)
         recording.graph.replay()
@@ -82,8 +85,9 @@ class Captured:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         before = self._generator.get_state()
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
+        here = torch.cuda.current_stream()
+        aside = torch.cuda.Stream() if here == torch.cuda.default_stream() else here  # the default one cannot record
+        aside.wait_stream(here)
         try:
             with torch.cuda.stream(aside), _no_collection():
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -97,7 +101,7 @@ class Captured:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             warnings.warn(f"steps run one kernel at a time, as they cannot be recorded: {reason}", RuntimeWarning, 3)
             return None
-        torch.cuda.current_stream().wait_stream(aside)
+        here.wait_stream(aside)
         return _Recording(graph, own, outputs)
 
     def _restore(self, state: Tensor) -> None:

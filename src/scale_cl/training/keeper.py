@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint, Position
+from scale_cl.training.crew import Crew
 from scale_cl.training.lanes import Lane
 
 FOLDER = "checkpoints"
@@ -76,33 +78,39 @@ class Keeper:
             return True
         return bool(self._seconds) and time.monotonic() - self._last >= self._seconds
 
-    def save(self, lanes: Sequence[Lane]) -> None:
+    def next_due(self, done: int) -> int:
+        """After `done` steps of the run: the step after which it is next to be asked whether it is time to `save`."""
+        return done - done % self._every + self._every if self._every else sys.maxsize
+
+    def save(self, lanes: Sequence[Lane], crew: Crew) -> None:
         """Write all lanes, then remove what is too old; raises Interrupted if the run is to stop."""
-        for lane in lanes:
-            seed = lane.stream.seed
-            with lane.on_device():
-                lane.learner.check_finite()
-                state = lane.learner.state_dict()
-            now = Checkpoint(
-                stream=lane.stream.name,
-                learner=lane.learner.name,
-                seed=seed,
-                config=dict(self._config),
-                data=self._data[seed],
-                position=Position(lane.stage, lane.done),
-                matrix=lane.matrix,
-                seconds_train=lane.seconds_train,
-                seconds_eval=lane.seconds_eval,
-                seconds_wall=time.monotonic() - self._began,
-                state=state,
-            )
-            self._try(lambda now=now, seed=seed: checkpoint.write(self.folder(seed), now))  # type: ignore[misc]
+        crew.each(lanes, self._write)
         for lane in lanes:
             folder = self.folder(lane.stream.seed)
             self._try(lambda folder=folder: checkpoint.keep_newest(folder, self._kept))  # type: ignore[misc]
         self._last = time.monotonic()
         if self._stop is not None and self._stop():
             raise Interrupted(f"stopped as asked; go on with: scale-cl resume {self.directory}")
+
+    def _write(self, lane: Lane) -> None:
+        seed = lane.stream.seed
+        with lane.on_device():
+            lane.learner.check_finite()
+            state = lane.learner.state_dict()
+        now = Checkpoint(
+            stream=lane.stream.name,
+            learner=lane.learner.name,
+            seed=seed,
+            config=dict(self._config),
+            data=self._data[seed],
+            position=Position(lane.stage, lane.done),
+            matrix=lane.matrix,
+            seconds_train=lane.seconds_train,
+            seconds_eval=lane.seconds_eval,
+            seconds_wall=time.monotonic() - self._began,
+            state=state,
+        )
+        self._try(lambda: checkpoint.write(self.folder(seed), now))
 
     def _try(self, write: Callable[[], object]) -> None:
         try:

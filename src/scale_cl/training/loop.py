@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from scale_cl.learners import Joint, Learner
 from scale_cl.results import SeedResult
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
+from scale_cl.training.crew import Crew, crew_of
 from scale_cl.training.evaluation import percentages
 from scale_cl.training.joint import JointLane
 from scale_cl.training.keeper import Keeper
@@ -69,8 +71,8 @@ def train_many(
     if min(restored):
         observer.stepped(min(restored))
     skipped = SkippedSteps(lanes)
-    with _recorded(observer, lanes, restored):
-        _go_through(lanes, batch_size, batches, observer, keeper)
+    with _recorded(observer, lanes, restored), crew_of(lanes) as crew:
+        _go_through(lanes, batch_size, batches, observer, keeper, crew)
     observer.finished()
     skipped.warn()
     return [
@@ -89,7 +91,12 @@ def train_many(
 
 
 def _go_through(
-    lanes: Sequence[Lane], batch_size: int, batches: Sequence[int], observer: Observer, keeper: Keeper | None
+    lanes: Sequence[Lane],
+    batch_size: int,
+    batches: Sequence[int],
+    observer: Observer,
+    keeper: Keeper | None,
+    crew: Crew,
 ) -> None:
     """All stages from where the lanes are; `batches` are those of one epoch of each stage."""
     epochs, stages, clock = lanes[0].learner.epochs, lanes[0].stages, _Clock()
@@ -97,33 +104,43 @@ def _go_through(
         stage, going = stages[number], [lane for lane in lanes if lane.stage == number]
         clock.start()
         observer.task_started(number, stage.name, epochs * batches[number])
-        for lane in going:
-            lane.begin()
-        before = epochs * sum(batches[:number])
-        for step in range(min(lane.done for lane in going), epochs * batches[number]):
-            epoch, batch = divmod(step, batches[number])
-            for lane in going:
-                if lane.done == step:
-                    lane.step(epoch, batch * batch_size, (batch + 1) * batch_size)
-            observer.stepped(before + step + 1)
-            if keeper is not None and keeper.due(before + step + 1):
+        crew.each(going, Lane.begin)
+        before, step = epochs * sum(batches[:number]), min(lane.done for lane in going)
+        while step < epochs * batches[number]:
+            stop = min(step + crew.block, epochs * batches[number])
+            if keeper is not None:
+                stop = min(stop, keeper.next_due(before + step) - before)
+            crew.each(going, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
+            step = stop
+            observer.stepped(before + step)
+            if keeper is not None and keeper.due(before + step):
                 _wait(lanes)
                 clock.trained(going)
-                keeper.save([lane for lane in going if lane.done == step + 1])
+                keeper.save([lane for lane in going if lane.done == step], crew)
                 clock.start()
-        for lane in going:
-            lane.end()
+        crew.each(going, Lane.end)
         _wait(lanes)
         clock.trained(going)
-        tested = [lane.test(stage.tested) for lane in going]
-        for lane, right in zip(going, tested, strict=True):
-            with lane.on_device():
-                row = percentages(right, lane.stream)
+        rows = crew.each(going, partial(_tested, tasks=stage.tested))
+        for lane, row in zip(going, rows, strict=True):
             observer.evaluated(lane.stream.seed, stage.tested - 1, row)
             lane.record(row)
         clock.tested(going)
         if keeper is not None:
-            keeper.save(going)
+            keeper.save(going, crew)
+
+
+def _take_steps(lane: Lane, *, stop: int, batches: int, batch_size: int) -> None:
+    """The lane's steps of its stage up to `stop`; one that is ahead has made them already."""
+    for step in range(lane.done, stop):
+        epoch, batch = divmod(step, batches)
+        lane.step(epoch, batch * batch_size, (batch + 1) * batch_size)
+
+
+def _tested(lane: Lane, *, tasks: int) -> list[float]:
+    right = lane.test(tasks)
+    with lane.on_device():
+        return percentages(right, lane.stream)
 
 
 @contextlib.contextmanager
@@ -132,13 +149,18 @@ def _recorded(observer: Observer, lanes: Sequence[Lane], done: Sequence[int]) ->
     if not isinstance(observer, Recorder):
         yield
         return
-    every = loss_interval(observer)
+    every, one_at_a_time = loss_interval(observer), Lock()
+
+    def report(seed: int, step: int, terms: Mapping[str, float]) -> None:
+        with one_at_a_time:  # lanes may have threads of their own
+            observer.losses(seed, step, terms)
+
     for lane, steps in zip(lanes, done, strict=True):
         seed = lane.stream.seed
         if steps:
             observer.restored(seed, steps, [list(row) for row in lane.matrix])
         if every:
-            lane.losses = LossTerms(every, done=steps, report=partial(observer.losses, seed))
+            lane.losses = LossTerms(every, done=steps, report=partial(report, seed))
     try:
         yield
     except BaseException:

@@ -1,0 +1,50 @@
+"""Who moves the lanes: on a GPU a thread for each, as sending a step to the device takes the host as long as the step.
+
+Sending a recorded step needs no interpreter, so the threads do not wait for one another. A lane always has the same
+thread, because libraries keep state for each. Elsewhere, and with one lane, the caller does it all in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+from scale_cl.training.lanes import Lane
+
+T = TypeVar("T")
+BLOCK = 25  # steps of a lane that its thread makes at a stretch
+
+
+class Crew:
+    """Does something with every lane and waits until it is done."""
+
+    def __init__(self, threads: dict[int, ThreadPoolExecutor]) -> None:
+        """`threads` by `id` of the lane; without any, the caller is the crew."""
+        self._threads = threads
+
+    @property
+    def block(self) -> int:
+        """Steps that are made before the caller looks around."""
+        return BLOCK if self._threads else 1
+
+    def each(self, lanes: Sequence[Lane], do: Callable[[Lane], T]) -> list[T]:
+        """What `do` gives for each lane; an error comes out when all are done, the first lane's first."""
+        if not self._threads:
+            return [do(lane) for lane in lanes]
+        doing = [self._threads[id(lane)].submit(do, lane) for lane in lanes]
+        wait(doing)
+        return [one.result() for one in doing]
+
+
+@contextmanager
+def crew_of(lanes: Sequence[Lane]) -> Iterator[Crew]:
+    """The crew of these lanes, as long as they are under way."""
+    on_gpu = all(lane.learner.device.type == "cuda" for lane in lanes)
+    threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes} if on_gpu and len(lanes) > 1 else {}
+    try:
+        yield Crew(threads)
+    finally:
+        for thread in threads.values():
+            thread.shutdown()

@@ -1,9 +1,6 @@
 """Convolutions of our own: the CUDA source itself runs here, compiled for the CPU, a thread for each of a block's."""
 
-import ctypes
-import shutil
-import subprocess
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scale_cl.nets import convolution
-from scale_cl.nets.convolution import KERNELS, NAMES, Convolution, Launch, plan, usable
-from scale_cl.nets.kernels import source
+from scale_cl.nets.convolution import NAMES, Convolution, plan, usable
+from tests.nets.emulated import Kernels, emulated
 
 # n, height, width, channels in, channels out, kernel, stride: every kernel, odd sizes, tiles that are not full
 SHAPES = [
@@ -40,17 +37,17 @@ LARGE = [
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs a C++ compiler")
-    folder = tmp_path_factory.mktemp("kernels")
-    wrappers = "\n".join(f"{'ADDING' if n == 'add_parts' else 'CONVOLUTION'}_ON_CPU({n})" for n in NAMES)
-    header = (Path(__file__).parent / "cuda_on_cpu.h").read_text()
-    (folder / "kernels.cpp").write_text(header + source("convolution.cu") + wrappers)
-    command = [compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-pthread", "-w", "kernels.cpp", "-o", "kernels.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "kernels.so"))
+def compiled_for_cpu(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return emulated(convolution._programs(), tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def on_cpu(compiled_for_cpu: Kernels, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The kernels run here; a tensor that they are to fill is NaN before."""
+    monkeypatch.setattr(convolution, "kernels", lambda _: compiled_for_cpu)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +57,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         *((shape, "large") for shape in SHAPES if shape[0] * shape[1] * shape[2] > 100 or shape[3] >= 40),
     ],
 )
+@pytest.mark.usefixtures("on_cpu")
 def test_the_kernels_give_the_convolution_and_its_gradients_in_tf32(
-    kernels: ctypes.CDLL,
-    shape: tuple[int, int, int, int, int, int, int],
-    loads: str,
-    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int, int, int, int, int, int], loads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if loads == "large":  # the larger tiles, and a block with more chunks before it than stages
         monkeypatch.setattr(convolution, "_FEW", 0)
@@ -73,25 +68,21 @@ def test_the_kernels_give_the_convolution_and_its_gradients_in_tf32(
     how = plan.__wrapped__(*shape)
     assert how is not None
     torch.manual_seed(0)
-    x, weight = torch.randn(n, height, width, inside), torch.randn(outside, kernel, kernel, inside)
-    exact_x, exact_weight = (_rounded(t).double().permute(0, 3, 1, 2).requires_grad_() for t in (x, weight))
-    wanted = F.conv2d(exact_x, exact_weight, stride=stride, padding=kernel // 2)
-    g = torch.randn(wanted.permute(0, 2, 3, 1).shape)
-    wanted_dx, wanted_dweight = torch.autograd.grad(
-        wanted, [exact_x, exact_weight], _rounded(g).double().permute(0, 3, 1, 2)
+    x, weight = (
+        torch.randn(size).permute(0, 3, 1, 2)
+        for size in ((n, height, width, inside), (outside, kernel, kernel, inside))
     )
-    y, dx, dweight = torch.full_like(g, 7.0), torch.full_like(x, 7.0), torch.full_like(weight, 7.0)
-    _run(kernels, how.forward, [x, weight, y])
-    if how.backward is None:
-        dx = wanted_dx.permute(0, 2, 3, 1)
-    else:
-        _run(kernels, how.backward, [g, weight, dx])
-    parts = dweight if how.add is None else torch.full((how.parts, weight.numel()), 7.0)
-    _run(kernels, how.weights, [x, g, parts])
-    if how.add is not None:
-        _run(kernels, how.add, [parts, dweight])
-    for ours, theirs in ((y, wanted), (dx, wanted_dx), (dweight, wanted_dweight)):
-        assert float((ours.permute(0, 3, 1, 2) - theirs.detach()).abs().max()) < 1e-4
+    x.requires_grad_(how.backward is not None)
+    weight.requires_grad_()
+    exact_x, exact_weight = (_rounded(t.detach()).double().requires_grad_() for t in (x, weight))
+    wanted = F.conv2d(exact_x, exact_weight, stride=stride, padding=kernel // 2)
+    g = torch.randn(wanted.shape)
+    used = slice(0 if how.backward is not None else 1, 2)
+    theirs = torch.autograd.grad(wanted, [exact_x, exact_weight][used], _rounded(g).double())
+    y: Tensor = convolution._Direct.apply(x, weight, how)  # type: ignore[no-untyped-call]
+    ours = torch.autograd.grad(y, [x, weight][used], g)
+    for mine, exact in zip((y, *ours), (wanted, *theirs), strict=True):
+        assert float((mine - exact).detach().abs().max()) < 1e-4
 
 
 def test_every_convolution_of_the_resnet_has_its_kernels() -> None:
@@ -112,14 +103,15 @@ def test_many_pixels_go_to_the_kernels_of_larger_tiles() -> None:
 
 
 @pytest.mark.parametrize(("parts", "pixels", "inside"), [(2, 96, 20), (9, 96, 20), (61, 96, 20), (395, 192, 3)])
-def test_any_number_of_parts_is_added_up(kernels: ctypes.CDLL, parts: int, pixels: int, inside: int) -> None:
+@pytest.mark.usefixtures("on_cpu")
+def test_any_number_of_parts_is_added_up(parts: int, pixels: int, inside: int) -> None:
     how = plan(parts * pixels, 1, 1, inside, 20, 3, 1)
     assert how is not None
     assert how.add is not None
     assert how.parts == parts
     torch.manual_seed(0)
     given, made = torch.randn(parts, 20 * 9 * inside), torch.full((20 * 9 * inside,), 7.0)
-    _run(kernels, how.add, [given, made])
+    convolution._launch(how.add, [given, made])
     assert float((made - given.double().sum(0)).abs().max()) < 1e-4
 
 
@@ -184,11 +176,3 @@ def _resnet(size: int) -> list[tuple[int, int, int, int, int, int]]:
 def _rounded(t: Tensor) -> Tensor:
     """To the nearest number of 10 bits after the leading one, as the kernels do."""
     return ((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).view_as(t)
-
-
-def _run(kernels: ctypes.CDLL, launch: Launch, tensors: list[Tensor]) -> None:
-    grid, numbers = (ctypes.c_int * 3)(*launch.grid), (ctypes.c_int * len(launch.numbers))(*launch.numbers)
-    pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-    run = getattr(kernels, f"run_{launch.kernel}")
-    run.restype = ctypes.c_bool
-    assert run(grid, *KERNELS[launch.kernel], *pointers, numbers), "wrote past its shared memory"

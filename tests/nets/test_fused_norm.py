@@ -17,11 +17,7 @@ WHAT = ["nothing", "relu", "relu-pool", "shortcut"]
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    every = [program for width in (1, 4) for program in programs(width)]
-    made: Kernels = {}
-    for program in every:
-        made |= emulated(program.text, program.names, tmp_path_factory.mktemp("kernels"))
-    return made
+    return emulated((*programs(1), *programs(4)), tmp_path_factory.mktemp("kernels"))
 
 
 def test_tensors_on_the_cpu_are_left_to_torch() -> None:

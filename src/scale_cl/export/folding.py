@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from scale_cl.nets import Backbone, ReducedResNet18
-from scale_cl.nets.norm import BatchNorm
+from scale_cl.nets.fused_norm import Then
+from scale_cl.nets.norm import BatchNorm, followed
 
 
 class _Rest(nn.Module):
-    """What is left of a batch norm whose arithmetic has gone into the convolution: the shortcut and the ReLU."""
+    """What is left of a batch norm whose arithmetic has gone into the convolution: what follows it."""
 
     def forward(
-        self, x: Tensor, parts: tuple[int, ...] = (), *, shortcut: Tensor | None = None, activate: bool = False
+        self, x: Tensor, parts: tuple[int, ...] = (), *, shortcut: Tensor | None = None, then: Then = "nothing"
     ) -> Tensor:
-        y = x if shortcut is None else x + shortcut
-        return torch.relu(y) if activate else y
+        return followed(x, shortcut, then)
 
 
 def fold_batch_norms(backbone: Backbone) -> None:

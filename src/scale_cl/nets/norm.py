@@ -44,14 +44,19 @@ class BatchNorm(nn.BatchNorm2d):
             y = torch.cat([self._normalised(piece) for piece in x.split_with_sizes(parts)])
         else:
             y = self._normalised(x)
-        y = y if shortcut is None else y + shortcut
-        y = y if then == "nothing" else torch.relu(y)
-        return F.max_pool2d(y, 3, 2, 1) if then == "relu-pool" else y
+        return followed(y, shortcut, then)
 
     def _normalised(self, x: Tensor) -> Tensor:
         by_batch = self.training and x.numel() > x.shape[1]
         running = self.running_mean, self.running_var
         return F.batch_norm(x, *running, self.weight, self.bias, by_batch, _rate(self), self.eps)
+
+
+def followed(y: Tensor, shortcut: Tensor | None, then: Then) -> Tensor:
+    """What comes after the normalisation."""
+    y = y if shortcut is None else y + shortcut
+    y = y if then == "nothing" else torch.relu(y)
+    return F.max_pool2d(y, 3, 2, 1) if then == "relu-pool" else y
 
 
 def _rate(norm: BatchNorm) -> float:

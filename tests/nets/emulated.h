@@ -1,4 +1,5 @@
 // Blocks of a CUDA kernel on a CPU, one after another: a thread for each of a block's, barriers to keep them together.
+#include <algorithm>
 #include <barrier>
 #include <cmath>
 #include <cstring>

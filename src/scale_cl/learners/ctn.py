@@ -4,8 +4,10 @@ The base network is trained on the batch and on the episodic memory (inner step)
 (outer step), whose samples the base network has not seen yet: the first sample of a batch goes there, and the one that
 went there before joins the batch in its place.
 
-One departure from the authors' code, deliberate: there the second inner step takes the batch's gradient through the
-forward of the first one, made with parameters that have changed since; here it is computed afresh.
+Departures from the authors' code, each with a setting for its way: there the second inner step takes the batch's
+gradient through the forward of the first one, made with parameters that have changed since (`reuse_batch`; here it is
+computed afresh), and outputs are stored with the statistics of the batch that they are computed in
+(`stored_in_training`).
 
 The outer step runs over all semantic samples at once, so its size grows with each task. It could be padded to some
 capacity but for the batch statistics, in which padding would take part: so the step is recorded anew in every task.
@@ -43,6 +45,10 @@ class CtnConfig(ReplayConfig):
     distillation: float = setting(100.0, "weight of the divergence from the stored outputs", low=0)
     temperature: float = setting(5.0, "at which outputs are softened for that divergence", above=0)
     clip: float = setting(1.0, "largest absolute value of an element of the controller's gradient", above=0)
+    stored_in_training: bool = setting(
+        False, "as a task ends, store outputs by the statistics of the batch that they are computed in"
+    )
+    reuse_batch: bool = setting(False, "take the batch's gradient once for all inner steps of an outer step")
     task_embedding: int = setting(0, "width of the task embedding; 0: 16 with the mlp, 64 with the resnet18", low=0)
 
 
@@ -65,8 +71,9 @@ class Ctn(ReplayLearner):
         x, y = self._held_out(x, y)
         rounds = iter(self._rounds(x, y, c.outer_steps * c.inner_steps))
         for _ in range(c.outer_steps):
+            known = self._batch_gradient(x, y, stats) if c.reuse_batch else None
             for _ in range(c.inner_steps):
-                self._inner_step(next(rounds), stats)
+                self._inner_step(next(rounds), known, stats)
             self._outer_step(stats)
         self.memory.write(x, y)
         return stats
@@ -82,20 +89,40 @@ class Ctn(ReplayLearner):
         self.semantic.write(*first)
         return x, y
 
-    def _inner_step(self, samples: Samples, stats: StepStats) -> None:
-        """The base network descends CE(batch) + CE(replay) + KL(stored outputs || outputs)."""
-        c = self.config
-        o = self.net(samples.x, samples.task, parts=samples.parts)[2]
-        loss = cross_entropy_of_parts(o, samples.y, samples.parts)
-        stats["ce"] = loss.detach()
-        if samples.rows is not None:
-            stored, exists = self.memory.logits["class"].get(samples.rows, o.shape[1])
-            divergence = softened_divergence(o[samples.n :], stored, exists, c.temperature)
+    def _inner_step(self, samples: Samples, known: list[Tensor] | None, stats: StepStats) -> None:
+        """The base network descends CE(batch) + CE(replay) + KL(stored outputs || outputs).
+
+        `known` is the gradient of the first term, if it is not to be computed afresh.
+        """
+        c, n = self.config, samples.n
+        loss = replayed = None
+        if known is None:
+            o = self.net(samples.x, samples.task, parts=samples.parts)[2]
+            loss, replayed = cross_entropy_of_parts(o, samples.y, samples.parts), o[n:]
+            stats["ce"] = loss.detach()
+        elif samples.rows is not None:
+            replayed = self.net(samples.x[n:], samples.task[n:])[2]
+            loss = cross_entropy(replayed, samples.y[n:])
+            stats["replay"] = loss.detach()
+        if samples.rows is not None and loss is not None and replayed is not None:
+            stored, exists = self.memory.logits["class"].get(samples.rows, replayed.shape[1])
+            divergence = softened_divergence(replayed, stored, exists, c.temperature)
             stats["divergence"] = divergence.detach()
             loss = loss + c.distillation * divergence
-        stats["loss"] = loss.detach()
-        self._descend(loss, self._base, c.inner_lr)
+        gradients = known if loss is None else torch.autograd.grad(loss, self._base)
+        assert gradients is not None
+        with torch.no_grad():
+            if known is not None and loss is not None:
+                gradients = torch._foreach_add(gradients, known)
+            torch._foreach_add_(self._base, list(gradients), alpha=-c.inner_lr)
+        stats["loss"] = stats["ce"] if loss is None else loss.detach()
         self._base_moved()
+
+    def _batch_gradient(self, x: Tensor, y: Tensor, stats: StepStats) -> list[Tensor]:
+        """That of CE(batch) alone, at the parameters of this moment."""
+        loss = cross_entropy(self.net(self._prepared(x), self._task.expand(len(y)))[2], y)
+        stats["ce"] = loss.detach()
+        return list(torch.autograd.grad(loss, self._base))
 
     def _outer_step(self, stats: StepStats) -> None:
         """The controller descends the cross-entropy on all semantic samples."""
@@ -152,8 +179,15 @@ class Ctn(ReplayLearner):
         self.semantic.close()
         rows = self.memory.rows_of(task)
         if len(rows):
-            logits = self._evaluated(self.memory.x[rows], self.memory.task[rows])[2]
+            logits = self._stored_outputs(self.memory.x[rows], self.memory.task[rows])
             self.memory.keep_logits("class", rows, logits[:, : self._classes[task]])
+
+    @torch.no_grad()
+    def _stored_outputs(self, x: Tensor, task: Tensor) -> Tensor:
+        if not self.config.stored_in_training:
+            return self._evaluated(x, task)[2]
+        logits: Tensor = self.net(self.net.inputs(x), task)[2]
+        return logits
 
     def _make_generator(self, backbone: Backbone) -> ParameterGenerator:
         return self._film_generator(backbone, "branches", self.config.task_embedding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,12 +41,27 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "scale-cl",  # the same figure gives the same file
     "axes.unicode_minus": True,
 }
+_LINE = 72  # letters of a legend beside each other, with room for its lines
 _NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def plot(chart: Chart) -> dict[str, bytes]:
-    """The chart in every format."""
-    return _saved(lambda figure: _draw(chart, figure), (3.4, 2.4))
+    """The chart in every format; a legend of many rows makes it taller."""
+    columns, rows = _legend(chart)
+    return _saved(lambda figure: _draw(chart, figure, columns), (3.4, 2.4 + 0.13 * max(0, rows - 2)))
+
+
+def _legend(chart: Chart) -> tuple[int, int]:
+    """Columns and rows of the legend: as many beside each other as the width has room for."""
+    labels = [_in_lines(series.label).splitlines() for series in chart.series]
+    longest = max(len(line) for lines in labels for line in lines)
+    columns = max(1, min(4, len(labels), _LINE // (longest + 7)))
+    heights = [max(map(len, labels[at : at + columns])) for at in range(0, len(labels), columns)]
+    return columns, sum(heights)
+
+
+def _in_lines(label: str) -> str:
+    return textwrap.fill(literal(label), _LINE - 8, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def plot_heatmap(heatmap: Heatmap) -> dict[str, bytes]:
@@ -53,11 +69,11 @@ def plot_heatmap(heatmap: Heatmap) -> dict[str, bytes]:
     return _saved(lambda figure: _draw_heatmap(heatmap, figure), (3.2, 2.7))
 
 
-def _draw(chart: Chart, figure: Figure) -> None:
+def _draw(chart: Chart, figure: Figure, columns: int) -> None:
     axes = figure.subplots()
     for series in chart.series:
         colour, dash = COLOURS[series.colour], DASHES[(series.dash + series.level) % len(DASHES)]
-        label = literal(series.label)
+        label = _in_lines(series.label)
         if series.level:
             axes.axhline(series.points[0].y, color=colour, linestyle=dash, label=label)
             continue
@@ -91,9 +107,6 @@ def _draw(chart: Chart, figure: Figure) -> None:
         axes.set_xticks([x for x, _ in chart.x_ticks], [text for _, text in chart.x_ticks])
     axes.set_xlabel(literal(chart.x_label))
     axes.set_ylabel(literal(chart.y_label))
-    columns = 4 if len(chart.series) > 3 else max(1, len(chart.series))
-    if max(len(series.label) for series in chart.series) > 14:
-        columns = 2
     figure.legend(loc="outside upper center", ncols=columns, handlelength=2.2, columnspacing=1.0)
 
 

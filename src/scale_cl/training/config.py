@@ -81,7 +81,7 @@ class RunSettings(Settings):
     )
     capture: bool = setting(True, "record the step as a CUDA graph and replay it")
     autotune: bool = setting(
-        False, "let cuDNN try its kernels first: some 15 s at the start, then up to a quarter faster"
+        False, "let cuDNN try its kernels first, for convolutions that are left to it: some seconds at the start"
     )
     deterministic: bool = setting(False, "same bits on CUDA at every run, at some cost in speed")
     processes: int = setting(0, "processes over which seeds are spread on the CPU; 0 for as many as cores allow", low=0)

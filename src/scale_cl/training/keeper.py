@@ -48,7 +48,7 @@ class Keeper:
             seconds: time from one checkpoint to the next.
             kept: how many of a seed stay; the one before serves if the newest turns out damaged.
             resume: go on from what is there; without it, a directory with checkpoints is refused.
-            stop: asked after every step; once it says yes, a checkpoint is written and `Interrupted` raised.
+            stop: asked after every step or block of them; once it says yes, a checkpoint and `Interrupted` follow.
         """
         self.directory, self._every, self._seconds, self._kept = directory, every, seconds, kept
         self._resume, self._stop = resume, stop

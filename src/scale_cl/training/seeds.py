@@ -58,7 +58,8 @@ def run(
 ) -> list[SeedResult]:
     """Build the streams and learners of every seed and train them; `root` is where the data lies.
 
-    With `saving`, checkpoints are written; `stop` is asked after every step and ends the run with `Interrupted`.
+    With `saving`, checkpoints are written; `stop` is asked after every step or block of them and ends the run with
+    `Interrupted`.
     """
     device = choose_device(config.run.device)
     if device.type == "cuda":

@@ -149,6 +149,11 @@ struct Channels {
             shift[j] = bias[c + j];
         }
     }
+    // By the statistics of a part that forward saved.
+    __device__ void take(const float* saved, const float* weight, const float* bias, Parts s, int part, int c) {
+        const float* own = saved + part * 2 * s.channels;
+        take(own, own + s.channels, weight, bias, c);
+    }
 };
 
 // The statistics of the block's part; the first block of all moves the running ones by every part, in order.
@@ -197,8 +202,7 @@ __device__ void backward_sums(const float* __restrict__ g, const float* __restri
     __shared__ float shared[ROOM];
     const int groups = s.channels / V, part = blockIdx.y, step = gridDim.x * blockDim.x, end = s.end[part] * groups;
     Channels<V> my;
-    const float* own = saved + part * 2 * s.channels;
-    my.take(own, own + s.channels, weight, bias, threadIdx.x % groups * V);
+    my.take(saved, weight, bias, s, part, threadIdx.x % groups * V);
     float a[V] = {}, b[V] = {};
     #pragma unroll 4
     for (int i = s.begin(part) * groups + blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
@@ -230,22 +234,32 @@ __device__ void gradients(const float* partial, Parts s, int blocks, float* dwei
         total(partial + part * blocks * 2 * channels, blocks, channels, shared);
 }
 
+// What a thread needs for the gradient of its channels' inputs.
+template <int V>
+struct Gradient : Channels<V> {
+    float sum[V], along[V];
+
+    __device__ Gradient(const float* partial, const float* saved, const float* weight, const float* bias,
+                        float* dweight, float* dbias, Parts s, int blocks, int c, float* shared) {
+        gradients(partial, s, blocks, dweight, dbias, shared);
+        this->take(saved, weight, bias, s, blockIdx.y, c);
+        for (int j = 0; j < V; ++j) {
+            sum[j] = shared[c + j] / s.rows(blockIdx.y);
+            along[j] = shared[s.channels + c + j] / s.rows(blockIdx.y);
+        }
+    }
+    __device__ float at(int j, float v, float x) const {
+        return this->scale[j] * (v - sum[j] - (x - this->mean[j]) * this->inverse[j] * along[j]);
+    }
+};
+
 template <int V>
 __device__ void backward_rest(const float* __restrict__ g, const float* __restrict__ x, const float* saved,
                               const float* partial, const float* weight, const float* bias, float* __restrict__ dx,
                               float* dweight, float* dbias, Parts s, int blocks, int activate) {
     __shared__ float shared[ROOM];
-    gradients(partial, s, blocks, dweight, dbias, shared);
     const int groups = s.channels / V, part = blockIdx.y, step = gridDim.x * blockDim.x, end = s.end[part] * groups;
-    const int c = threadIdx.x % groups * V;
-    Channels<V> my;
-    const float* own = saved + part * 2 * s.channels;
-    my.take(own, own + s.channels, weight, bias, c);
-    float sum[V], along[V];
-    for (int j = 0; j < V; ++j) {
-        sum[j] = shared[c + j] / s.rows(part);
-        along[j] = shared[s.channels + c + j] / s.rows(part);
-    }
+    const Gradient<V> my(partial, saved, weight, bias, dweight, dbias, s, blocks, threadIdx.x % groups * V, shared);
     #pragma unroll 4
     for (int i = s.begin(part) * groups + blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
         float v[V], at[V];
@@ -253,7 +267,7 @@ __device__ void backward_rest(const float* __restrict__ g, const float* __restri
         read<V>(x + (long long)i * V, at);
         for (int j = 0; j < V; ++j) {
             if (activate && !(normal(at[j], my.mean[j], my.scale[j], my.shift[j]) > 0.f)) v[j] = 0.f;
-            v[j] = my.scale[j] * (v[j] - sum[j] - (at[j] - my.mean[j]) * my.inverse[j] * along[j]);
+            v[j] = my.at(j, v[j], at[j]);
         }
         write<V>(dx + (long long)i * V, v);
     }

@@ -77,17 +77,9 @@ __device__ void backward_pool_rest(const float* __restrict__ g, const float* __r
                                    const float* weight, const float* bias, float* __restrict__ dx, float* dweight,
                                    float* dbias, Parts s, Pool size, int blocks) {
     __shared__ float shared[ROOM];
-    gradients(partial, s, blocks, dweight, dbias, shared);
     const int groups = s.channels / V, part = blockIdx.y, step = gridDim.x * blockDim.x, end = s.end[part] * groups;
     const int c = threadIdx.x % groups * V;
-    Channels<V> my;
-    const float* own = saved + part * 2 * s.channels;
-    my.take(own, own + s.channels, weight, bias, c);
-    float sum[V], along[V];
-    for (int j = 0; j < V; ++j) {
-        sum[j] = shared[c + j] / s.rows(part);
-        along[j] = shared[s.channels + c + j] / s.rows(part);
-    }
+    const Gradient<V> my(partial, saved, weight, bias, dweight, dbias, s, blocks, c, shared);
     for (int i = s.begin(part) * groups + blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) {
         int pixel = i / groups, row = pixel / size.in_w, ix = pixel - row * size.in_w;
         int n = row / size.in_h, iy = row - n * size.in_h;
@@ -103,8 +95,7 @@ __device__ void backward_pool_rest(const float* __restrict__ g, const float* __r
                 for (int j = 0; j < V; ++j)
                     if ((places >> 8 * j & 255) == k) v[j] += from[j];
             }
-        for (int j = 0; j < V; ++j)
-            v[j] = my.scale[j] * (v[j] - sum[j] - (at[j] - my.mean[j]) * my.inverse[j] * along[j]);
+        for (int j = 0; j < V; ++j) v[j] = my.at(j, v[j], at[j]);
         write<V>(dx + (long long)i * V, v);
     }
 }

@@ -98,9 +98,8 @@ __device__ void backward_whole(const float* __restrict__ g, const float* __restr
     for (int part = 0; part < parts; ++part) {
         const int rows = s.rows(part);
         const long long begin = (long long)s.begin(part) * s.channels + c;
-        const float* own = saved + part * 2 * s.channels;
         Channels<4> my;
-        my.take(own, own + s.channels, weight, bias, c);
+        my.take(saved, weight, bias, s, part, c);
         float held_g[HELD][4], held_x[HELD][4], sums[8] = {};
         auto fetch = [&](int row, float* v, float* at) {
             read<4>(g + begin + (long long)row * s.channels, v);

@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+FIRST_ROOM = 2**15  # values: what some 30 tasks of 50 samples take, so that graphs recorded early stay good
+
 
 class RaggedRows:
     """Rows of floats, each kept at its own width, in one flat tensor: logits of tasks that had fewer columns then."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         """Start with room for `rows` rows, none of them set."""
-        self.flat = torch.zeros(1024, device=device)
+        self.flat = torch.zeros(FIRST_ROOM, device=device)
         self.start = torch.zeros(rows, dtype=torch.int64, device=device)
         self.width = torch.zeros(rows, dtype=torch.int64, device=device)
         self.used = 0

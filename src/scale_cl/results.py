@@ -65,6 +65,7 @@ class RunResult:
     seeds: tuple[SeedResult, ...]
     environment: dict[str, Any] = field(default_factory=dict)
     seconds_wall: float = 0.0  # of all seeds together, data included
+    seconds_load: float = 0.0  # of those, until the data were read (0: not noted)
 
     def __post_init__(self) -> None:
         """Refuse seeds that do not belong together."""
@@ -107,6 +108,7 @@ class RunResult:
             "seconds_train": [s.seconds_train for s in self.seeds],
             "seconds_eval": [s.seconds_eval for s in self.seeds],
             "seconds_wall": self.seconds_wall,
+            "seconds_load": self.seconds_load,
             "tasks": [s.tasks for s in self.seeds],
             "matrix": [s.matrix for s in self.seeds],
             "environment": self.environment,
@@ -185,7 +187,8 @@ def read(path: Path) -> RunResult:
             {**content, "seed": content["seeds"][i], **{c: content[c][i] for c in columns[1:]}} for i in range(count)
         ]
         seeds = tuple(_seed_of(row) for row in rows)
-        return RunResult(seeds, _typed(content, "environment", dict), float(content["seconds_wall"]))
+        seconds = float(content["seconds_wall"]), float(content.get("seconds_load", 0.0))
+        return RunResult(seeds, _typed(content, "environment", dict), *seconds)
 
 
 def read_seed(path: Path) -> SeedResult:

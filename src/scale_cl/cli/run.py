@@ -206,15 +206,23 @@ def trained(
     from scale_cl.training.observer import Observer, Several
 
     began = time.perf_counter()
+    loaded: list[float] = []
     with contextlib.ExitStack() as stack:
         stop = None if saving is None else stack.enter_context(interruption.watched())
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet)))
         observer: Observer = shown
         if tracking is not None:
             observer = Several([progress.Places({} if quiet else tracking.places), shown, tracking])
-        results = training.run(config, root=root, observer=observer, saving=saving, stop=stop)
+        results = training.run(
+            config,
+            root=root,
+            observer=observer,
+            saving=saving,
+            stop=stop,
+            loaded=lambda: loaded.append(time.perf_counter() - began),
+        )
     seconds = time.perf_counter() - began
-    return RunResult(tuple(results), _environment(config, asked), seconds)
+    return RunResult(tuple(results), _environment(config, asked), seconds, min(loaded, default=0.0))
 
 
 def _environment(config: Config, asked: Asked | None) -> dict[str, Any]:

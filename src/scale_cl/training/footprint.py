@@ -21,6 +21,7 @@ from torch.utils._device import _device_constructors
 
 from scale_cl.learners import Compute, Learner, LearnerConfig, catalog
 from scale_cl.memory import first_tasks
+from scale_cl.ragged import FIRST_ROOM
 from scale_cl.streams import InputSpec
 from scale_cl.training.evaluation import CHUNK
 
@@ -96,9 +97,9 @@ def memory_bytes(config: LearnerConfig, work: Work) -> int:
     if slots == 0:
         return 0
     rows = _rows(config, work)
-    logits = 2 * slots * sum(work.classes) * _FLOAT  # in a tensor that doubles
+    logits = 2 * max(FIRST_ROOM, slots * sum(work.classes)) * _FLOAT  # in a tensor that doubles
     if hasattr(config, "discriminator_steps"):
-        logits += slots * (tasks + 2) ** 2 * _FLOAT
+        logits += max(FIRST_ROOM, slots * (tasks + 2) ** 2) * _FLOAT
     grown = 1.5 if rows > slots * first_tasks(slots, _sample_bytes(work.spec)) else 1  # the old beside the new
     return int(rows * grown * (_sample_bytes(work.spec) + _ROW)) + logits
 

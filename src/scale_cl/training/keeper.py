@@ -10,8 +10,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -39,6 +40,7 @@ class Keeper:
         kept: int = 2,
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
+        beside: bool | None = None,
     ) -> None:
         """Write at the end of every task, and within tasks after `every` steps or `seconds` (0: not).
 
@@ -49,12 +51,31 @@ class Keeper:
             kept: how many of a seed stay; the one before serves if the newest turns out damaged.
             resume: go on from what is there; without it, a directory with checkpoints is refused.
             stop: asked after every step or block of them; once it says yes, a checkpoint and `Interrupted` follow.
+            beside: write while training goes on, in a thread (None: where training is on a GPU, as the host has time
+                there). What cannot be written is then known at the next `save`, or at the end.
         """
         self.directory, self._every, self._seconds, self._kept = directory, every, seconds, kept
         self._resume, self._stop = resume, stop
         self._config: Mapping[str, Any] = {}
         self._data: dict[int, str] = {}
         self._began = self._last = time.monotonic()
+        self._beside = beside
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: list[Future[None]] = []
+
+    def __enter__(self) -> Self:
+        """Training begins."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        """Training is over, perhaps by an error: what is being written is finished; if that fails, it is told."""
+        try:
+            with contextlib.nullcontext() if kind is None else contextlib.suppress(CheckpointError):
+                self._written()
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown()
+                self._writer = None
 
     def folder(self, seed: int) -> Path:
         """Where the checkpoints of one seed are."""
@@ -83,38 +104,59 @@ class Keeper:
         return done - done % self._every + self._every if self._every else sys.maxsize
 
     def save(self, lanes: Sequence[Lane], crew: Crew) -> None:
-        """Write all lanes, then remove what is too old; raises Interrupted if the run is to stop."""
-        crew.each(lanes, self._write)
-        for lane in lanes:
-            folder = self.folder(lane.stream.seed)
-            self._try(lambda folder=folder: checkpoint.keep_newest(folder, self._kept))  # type: ignore[misc]
+        """Write all lanes, each over what is too old of it; raises Interrupted if the run is to stop."""
+        self._written()
+        if self._beside is None:
+            self._beside = bool(lanes) and all(lane.learner.device.type == "cuda" for lane in lanes)
+        if self._beside:
+            self._writer = self._writer or ThreadPoolExecutor(1)
+            taken = crew.each(lanes, self._taken)
+            self._writing = [self._writer.submit(self._write, *one) for one in taken]
+        else:
+            crew.each(lanes, lambda lane: self._write(*self._taken(lane)))
         self._last = time.monotonic()
         if self._stop is not None and self._stop():
+            self._written()
             raise Interrupted(f"stopped as asked; go on with: scale-cl resume {self.directory}")
 
-    def _write(self, lane: Lane) -> None:
-        seed = lane.stream.seed
+    def _taken(self, lane: Lane) -> tuple[Checkpoint, torch.cuda.Event | None]:
+        """The lane as it is now, of which training changes nothing any more, and when the device has it together."""
+        ready = None
         with lane.on_device():
             lane.learner.check_finite()
             state = lane.learner.state_dict()
+            if lane.learner.device.type == "cuda":
+                ready = torch.cuda.Event()
+                ready.record()
         now = Checkpoint(
             stream=lane.stream.name,
             learner=lane.learner.name,
-            seed=seed,
+            seed=lane.stream.seed,
             config=dict(self._config),
-            data=self._data[seed],
+            data=self._data[lane.stream.seed],
             position=Position(lane.stage, lane.done),
-            matrix=lane.matrix,
+            matrix=[list(row) for row in lane.matrix],
             seconds_train=lane.seconds_train,
             seconds_eval=lane.seconds_eval,
             seconds_wall=time.monotonic() - self._began,
             state=state,
         )
-        self._try(lambda: checkpoint.write(self.folder(seed), now))
+        return now, ready
 
-    def _try(self, write: Callable[[], object]) -> None:
+    def _written(self) -> None:
+        """Wait for what is being written; CheckpointError if any of it could not be."""
+        writing, self._writing = self._writing, []
+        wait(writing)
+        for one in writing:
+            one.result()
+
+    def _write(self, now: Checkpoint, ready: torch.cuda.Event | None) -> None:
+        if ready is not None:
+            ready.synchronize()
+        folder = self.folder(now.seed)
         try:
-            write()
+            checkpoint.write(folder, now)
+            checkpoint.keep_newest(folder, self._kept)
         except OSError as error:
             raise CheckpointError(
                 f"a checkpoint cannot be written to {self.directory}: {error.strerror or error}; the last good one "

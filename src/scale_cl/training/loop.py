@@ -71,7 +71,7 @@ def train_many(
     if min(restored):
         observer.stepped(min(restored))
     skipped = SkippedSteps(lanes)
-    with _recorded(observer, lanes, restored), crew_of(lanes) as crew:
+    with keeper or contextlib.nullcontext(), _recorded(observer, lanes, restored), crew_of(lanes) as crew:
         _go_through(lanes, batch_size, batches, observer, keeper, crew)
     observer.finished()
     skipped.warn()

@@ -55,19 +55,21 @@ def run(
     observer: Observer | None = None,
     saving: Saving | None = None,
     stop: Callable[[], bool] | None = None,
+    loaded: Callable[[], object] | None = None,
 ) -> list[SeedResult]:
     """Build the streams and learners of every seed and train them; `root` is where the data lies.
 
     With `saving`, checkpoints are written; `stop` is asked after every step or block of them and ends the run with
-    `Interrupted`.
+    `Interrupted`. `loaded` is called when the data are read (of the first seed, where seeds go one after another).
     """
+    loaded = loaded or (lambda: None)
     device = choose_device(config.run.device)
     if device.type == "cuda":
-        return _side_by_side(config, root, observer, saving, stop)
+        return _side_by_side(config, root, observer, saving, stop, loaded)
     processes = min(len(config.seeds), config.run.processes or max(1, _cores() // config.run.threads))
     if processes > 1:
-        return _over_processes(config, root, observer or NoObserver(), processes, saving, stop)
-    return _one_by_one(config, root, observer, saving, stop)
+        return _over_processes(config, root, observer or NoObserver(), processes, saving, stop, loaded)
+    return _one_by_one(config, root, observer, saving, stop, loaded)
 
 
 def build_stream(config: Config, seed: int, root: Path | None) -> streams.Stream:
@@ -92,11 +94,13 @@ def _side_by_side(
     observer: Observer | None,
     saving: Saving | None,
     stop: Callable[[], bool] | None,
+    loaded: Callable[[], object],
 ) -> list[SeedResult]:
     device = prepare(config.run)
     if config.stream.name not in ("digits", "pmnist"):
         compile_kernels(config.run, device)
     tracks = [build_stream(config, seed, root) for seed in config.seeds]
+    loaded()
     check_fits(config, tracks[0], device, learners=len(tracks))
     learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, config.seeds, strict=True)]
     batch, keeper = config.run.batch_size, None if saving is None else saving.keeper(config, stop)
@@ -109,9 +113,10 @@ def _one_by_one(
     observer: Observer | None,
     saving: Saving | None,
     stop: Callable[[], bool] | None,
+    loaded: Callable[[], object],
 ) -> list[SeedResult]:
     watcher = _Together(observer or NoObserver(), config.seeds)
-    results = [_one(config, seed, root, watcher.of(seed), saving, stop) for seed in config.seeds]
+    results = [_one(config, seed, root, watcher.of(seed), saving, stop, loaded) for seed in config.seeds]
     watcher.close()
     return results
 
@@ -123,9 +128,11 @@ def _one(
     observer: Observer,
     saving: Saving | None,
     stop: Callable[[], bool] | None,
+    loaded: Callable[[], object],
 ) -> SeedResult:
     device = prepare(config.run)
     stream = build_stream(config, seed, root)
+    loaded()
     check_fits(config, stream, device, learners=1)
     learner = build_learner(config, stream, seed, device)
     batch, keeper = config.run.batch_size, None if saving is None else saving.keeper(config, stop)
@@ -139,9 +146,11 @@ def _over_processes(
     processes: int,
     saving: Saving | None,
     stop: Callable[[], bool] | None,
+    loaded: Callable[[], object],
 ) -> list[SeedResult]:
     """Each seed in a process of its own turn; a thread passes on what they report."""
     first = build_stream(config, config.seeds[0], root)  # bad data fails here, once and clearly
+    loaded()
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
     spawn = multiprocessing.get_context("spawn")
     events, stopping = spawn.SimpleQueue(), spawn.Event()
@@ -202,7 +211,7 @@ def _enter_process(events: Any, stopping: Any) -> None:
 
 
 def _seed_in_process(config: Config, seed: int, root: Path | None, saving: Saving | None, every: int) -> SeedResult:
-    return _one(config, seed, root, _Sender(_events, seed, every), saving, _stopping.is_set)
+    return _one(config, seed, root, _Sender(_events, seed, every), saving, _stopping.is_set, lambda: None)
 
 
 def _cores() -> int:

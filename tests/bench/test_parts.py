@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from scale_cl.bench import BenchSettings, measure
+from scale_cl.bench import BenchSettings, measure, side_by_side
+from scale_cl.bench.clock import Clock
+from scale_cl.bench.conditions import Conditions
 from scale_cl.bench.floor import Floor, images, updates
 from scale_cl.bench.material import material
 from scale_cl.errors import ConfigError
-from scale_cl.learners import catalog
+from scale_cl.learners import Compute, Learner, catalog
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.streams import catalog as streams
 
@@ -37,6 +40,21 @@ def test_seeds_run_over_processes_of_a_cpu() -> None:
     assert (row["seeds"], row["data"]) == (2, "synthetic")
     assert row["processes"] in (1, 2)
     assert row["steps_per_second"] == pytest.approx(6 / row["seconds"])
+
+
+def test_seeds_that_share_a_device_make_their_own_steps() -> None:
+    made: list[Learner] = []
+
+    class Noted(Conditions):
+        def learner(self, *args: Any, **kwargs: Any) -> Learner:
+            made.append(super().learner(*args, **kwargs))
+            return made[-1]
+
+    clock, compute = Clock(torch.device("cpu"), 1), Compute("fp32", capture=False)
+    how = Noted(clock, compute, batch_size=10, rounds=1, block=1, root=None, threads=1)
+    seconds = side_by_side._together(material("digits", None, synthetic=True), "finetune", how, 2, 7)
+    assert seconds > 0
+    assert [learner.steps for learner in made] == [2 * 10 + 2 + 7] * 2  # two tasks, each thread's own, and those timed
 
 
 @pytest.mark.parametrize("name", ["digits", "pmnist", "scifar10"])

@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
 
 from scale_cl.bench.conditions import Conditions
 from scale_cl.bench.material import Material, material
+from scale_cl.training.crew import crew_of
 from scale_cl.training.lanes import Lane
 
 _WARM_UP = 10  # steps in each of two tasks
@@ -33,13 +35,16 @@ def throughput(
 
 
 def _together(given: Material, learner: str, how: Conditions, count: int, steps: int) -> float:
-    """Wall seconds that so many seeds take for their steps, each on a CUDA stream of its own."""
+    """Wall seconds that so many seeds take for their steps, each by a crew's thread and on a CUDA stream of its own."""
     lanes = _lanes(given, learner, how, list(range(count)))
-    how.clock.wait()
-    began = time.perf_counter()
-    _take_steps(lanes, steps, how.batch_size)
-    how.clock.wait()
-    return time.perf_counter() - began
+    with crew_of(lanes) as crew:
+        # libraries keep state for each thread: it is made before the clock runs
+        crew.each(lanes, partial(_take_steps, steps=2, batch_size=how.batch_size))
+        how.clock.wait()
+        began = time.perf_counter()
+        crew.each(lanes, partial(_take_steps, steps=steps, batch_size=how.batch_size))
+        how.clock.wait()
+        return time.perf_counter() - began
 
 
 def _over_processes(given: Material, learner: str, how: Conditions, count: int, steps: int) -> tuple[float, int]:
@@ -65,7 +70,7 @@ def _share(
     ready.wait(timeout=600)
     began = time.time()
     for lane in lanes:
-        _take_steps([lane], steps, how.batch_size)
+        _take_steps(lane, steps, how.batch_size)
     return began, time.time()
 
 
@@ -80,14 +85,13 @@ def _lanes(given: Material, learner: str, how: Conditions, seeds: list[int]) -> 
             with lane.on_device():
                 lane.x, lane.y = lane.stream.train_data(task)
                 lane.learner.begin_task(lane.stream.tasks[task].info)
-        _take_steps(lanes, _WARM_UP, how.batch_size)
+            _take_steps(lane, _WARM_UP, how.batch_size)
     return lanes
 
 
-def _take_steps(lanes: list[Lane], steps: int, batch_size: int) -> None:
-    whole = len(lanes[0].x) // batch_size
+def _take_steps(lane: Lane, steps: int, batch_size: int) -> None:
+    whole = len(lane.x) // batch_size
     for step in range(steps):
         start = step % whole * batch_size
-        for lane in lanes:
-            with lane.on_device():
-                lane.learner.observe(lane.x[start : start + batch_size], lane.y[start : start + batch_size])
+        with lane.on_device():
+            lane.learner.observe(lane.x[start : start + batch_size], lane.y[start : start + batch_size])

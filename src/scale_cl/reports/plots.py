@@ -42,26 +42,31 @@ _STYLE: dict[Any, Any] = {
     "axes.unicode_minus": True,
 }
 _LINE = 72  # letters of a legend beside each other, with room for its lines
+_LONGEST = 56  # letters of one label that fit
 _NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def plot(chart: Chart) -> dict[str, bytes]:
     """The chart in every format; a legend of many rows makes it taller."""
-    columns, rows = _legend(chart)
-    return _saved(lambda figure: _draw(chart, figure, columns), (3.4, 2.4 + 0.13 * max(0, rows - 2)))
+    labels, columns, rows = _legend(chart)
+    return _saved(lambda figure: _draw(chart, figure, labels, columns), (3.4, 2.4 + 0.13 * max(0, rows - 2)))
 
 
-def _legend(chart: Chart) -> tuple[int, int]:
-    """Columns and rows of the legend: as many beside each other as the width has room for."""
-    labels = [_in_lines(series.label).splitlines() for series in chart.series]
-    longest = max(len(line) for lines in labels for line in lines)
-    columns = max(1, min(4, len(labels), _LINE // (longest + 7)))
-    heights = [max(map(len, labels[at : at + columns])) for at in range(0, len(labels), columns)]
-    return columns, sum(heights)
-
-
-def _in_lines(label: str) -> str:
-    return textwrap.fill(literal(label), _LINE - 8, subsequent_indent="  ", break_on_hyphens=False)
+def _legend(chart: Chart) -> tuple[list[str], int, int]:
+    """Labels in lines, columns and rows of the legend: the form that has the fewest rows of those that fit."""
+    labels = [literal(series.label) for series in chart.series]
+    forms = []
+    for columns in range(1, min(4, len(labels)) + 1):
+        width = min(_LINE // columns - 7, _LONGEST)
+        lines = [textwrap.wrap(x, width, subsequent_indent="  ", break_on_hyphens=False) for x in labels]
+        if columns > 1 and any(len(word) + 2 > width for x in labels for word in x.split()):
+            break  # a word would be cut
+        high = -(-len(labels) // columns)
+        stacks = [lines[at : at + high] for at in range(0, len(labels), high)]  # a column is filled before the next
+        rows = max(sum(map(len, stack)) for stack in stacks)
+        forms.append((rows, columns, ["\n".join(x) for x in lines]))
+    rows, columns, wrapped = min(forms)
+    return wrapped, columns, rows
 
 
 def plot_heatmap(heatmap: Heatmap) -> dict[str, bytes]:
@@ -69,11 +74,10 @@ def plot_heatmap(heatmap: Heatmap) -> dict[str, bytes]:
     return _saved(lambda figure: _draw_heatmap(heatmap, figure), (3.2, 2.7))
 
 
-def _draw(chart: Chart, figure: Figure, columns: int) -> None:
+def _draw(chart: Chart, figure: Figure, labels: list[str], columns: int) -> None:
     axes = figure.subplots()
-    for series in chart.series:
+    for series, label in zip(chart.series, labels, strict=True):
         colour, dash = COLOURS[series.colour], DASHES[(series.dash + series.level) % len(DASHES)]
-        label = _in_lines(series.label)
         if series.level:
             axes.axhline(series.points[0].y, color=colour, linestyle=dash, label=label)
             continue

@@ -2,10 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 
@@ -26,16 +24,14 @@ def measured(values: list[float | None]) -> str:
 def test_what_it_says_of_the_plain_implementation_is_in_its_files() -> None:
     words = " ".join((ROOT / "docs/results.md").read_text().split())
     found = [json.loads(path.read_text()) for path in sorted((ROOT / "results/plain").glob("scifar100-seed-*.json"))]
+    plain = {one["seeds"][0]: (one["acc"][0], one["fm"][0]) for one in found}
     package = results.read(ROOT / "results/scifar100/scale-20-seeds-again/result.json")
-    same = [seed for seed in package.seeds if seed.seed in [plain["seeds"][0] for plain in found]]
-    each = [f"{plain['acc'][0]:.2f} / {plain['fm'][0]:.2f}" for plain in found]
+    same = [(seed.acc, seed.fm) for seed in package.seeds if seed.seed in plain]
+    each = [f"{acc:.2f} / {fm:.2f}" for acc, fm in plain.values()]
     assert f"gave {', '.join(each[:-1])} and {each[-1]} for" in words
-    for acc, fm in ((_mean(found, "acc"), _mean(found, "fm")), (_mean(same, "acc"), _mean(same, "fm"))):
+    for those in (list(plain.values()), same):
+        acc, fm = (fmean(column) for column in zip(*those, strict=True))
         assert f"{acc:.2f} / {fm:.2f}" in words
-
-
-def _mean(of: Sequence[Any], measure: str) -> float:
-    return fmean(one[measure][0] if isinstance(one, dict) else getattr(one, measure) for one in of)
 
 
 def test_the_page_has_rows() -> None:

@@ -73,7 +73,10 @@ class Ctn(ReplayLearner):
         for _ in range(c.outer_steps):
             known = self._batch_gradient(x, y, stats) if c.reuse_batch else None
             for _ in range(c.inner_steps):
-                self._inner_step(next(rounds), known, stats)
+                if known is None:
+                    self._inner_step(next(rounds), stats)
+                else:
+                    self._inner_step_from(known, next(rounds), stats)
             self._outer_step(stats)
         self.memory.write(x, y)
         return stats
@@ -89,34 +92,37 @@ class Ctn(ReplayLearner):
         self.semantic.write(*first)
         return x, y
 
-    def _inner_step(self, samples: Samples, known: list[Tensor] | None, stats: StepStats) -> None:
-        """The base network descends CE(batch) + CE(replay) + KL(stored outputs || outputs).
-
-        `known` is the gradient of the first term, if it is not to be computed afresh.
-        """
-        c, n = self.config, samples.n
-        loss = replayed = None
-        if known is None:
-            o = self.net(samples.x, samples.task, parts=samples.parts)[2]
-            loss, replayed = cross_entropy_of_parts(o, samples.y, samples.parts), o[n:]
-            stats["ce"] = loss.detach()
-        elif samples.rows is not None:
-            replayed = self.net(samples.x[n:], samples.task[n:])[2]
-            loss = cross_entropy(replayed, samples.y[n:])
-            stats["replay"] = loss.detach()
-        if samples.rows is not None and loss is not None and replayed is not None:
-            stored, exists = self.memory.logits["class"].get(samples.rows, replayed.shape[1])
-            divergence = softened_divergence(replayed, stored, exists, c.temperature)
-            stats["divergence"] = divergence.detach()
-            loss = loss + c.distillation * divergence
-        gradients = known if loss is None else torch.autograd.grad(loss, self._base)
-        assert gradients is not None
-        with torch.no_grad():
-            if known is not None and loss is not None:
-                gradients = torch._foreach_add(gradients, known)
-            torch._foreach_add_(self._base, list(gradients), alpha=-c.inner_lr)
-        stats["loss"] = stats["ce"] if loss is None else loss.detach()
+    def _inner_step(self, samples: Samples, stats: StepStats) -> None:
+        """The base network descends CE(batch) + CE(replay) + KL(stored outputs || outputs)."""
+        o = self.net(samples.x, samples.task, parts=samples.parts)[2]
+        loss = cross_entropy_of_parts(o, samples.y, samples.parts)
+        stats["ce"] = loss.detach()
+        if samples.rows is not None:
+            loss = loss + self._distance(o[samples.n :], samples.rows, stats)
+        stats["loss"] = loss.detach()
+        self._descend(loss, self._base, self.config.inner_lr)
         self._base_moved()
+
+    def _inner_step_from(self, known: list[Tensor], samples: Samples, stats: StepStats) -> None:
+        """The same with the gradient of CE(batch) that is `known`: only the replay has a forward."""
+        gradients, stats["loss"] = known, stats["ce"]
+        if samples.rows is not None:
+            o = self.net(samples.x[samples.n :], samples.task[samples.n :])[2]
+            loss = cross_entropy(o, samples.y[samples.n :])
+            stats["replay"] = loss.detach()
+            loss = loss + self._distance(o, samples.rows, stats)
+            stats["loss"] = loss.detach()
+            gradients = list(torch._foreach_add(torch.autograd.grad(loss, self._base), known))
+        with torch.no_grad():
+            torch._foreach_add_(self._base, gradients, alpha=-self.config.inner_lr)
+        self._base_moved()
+
+    def _distance(self, o: Tensor, rows: Tensor, stats: StepStats) -> Tensor:
+        """KL(stored outputs || outputs `o`) of replayed samples, by its weight."""
+        stored, exists = self.memory.logits["class"].get(rows, o.shape[1])
+        divergence = softened_divergence(o, stored, exists, self.config.temperature)
+        stats["divergence"] = divergence.detach()
+        return self.config.distillation * divergence
 
     def _batch_gradient(self, x: Tensor, y: Tensor, stats: StepStats) -> list[Tensor]:
         """That of CE(batch) alone, at the parameters of this moment."""

@@ -68,7 +68,7 @@ class Keeper:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        """Training is over, perhaps by an error: what is being written is finished; if that fails, it is told."""
+        """Training is over: what is being written is finished; if that fails it is told, unless an error is already."""
         try:
             with contextlib.nullcontext() if kind is None else contextlib.suppress(CheckpointError):
                 self._written()

@@ -48,6 +48,20 @@ class Saving:
         )
 
 
+@dataclass(frozen=True)
+class _Around:
+    """What surrounds the training of every seed."""
+
+    root: Path | None
+    saving: Saving | None
+    stop: Callable[[], bool] | None
+    loaded: Callable[[], object]
+
+    def keeper(self, config: Config) -> Keeper | None:
+        """What writes checkpoints, if any are to be written."""
+        return None if self.saving is None else self.saving.keeper(config, self.stop)
+
+
 def run(
     config: Config,
     *,
@@ -62,14 +76,14 @@ def run(
     With `saving`, checkpoints are written; `stop` is asked after every step or block of them and ends the run with
     `Interrupted`. `loaded` is called when the data are read (of the first seed, where seeds go one after another).
     """
-    loaded = loaded or (lambda: None)
+    around = _Around(root, saving, stop, loaded or _nothing)
     device = choose_device(config.run.device)
     if device.type == "cuda":
-        return _side_by_side(config, root, observer, saving, stop, loaded)
+        return _side_by_side(config, around, observer)
     processes = min(len(config.seeds), config.run.processes or max(1, _cores() // config.run.threads))
     if processes > 1:
-        return _over_processes(config, root, observer or NoObserver(), processes, saving, stop, loaded)
-    return _one_by_one(config, root, observer, saving, stop, loaded)
+        return _over_processes(config, around, observer or NoObserver(), processes)
+    return _one_by_one(config, around, observer)
 
 
 def build_stream(config: Config, seed: int, root: Path | None) -> streams.Stream:
@@ -88,69 +102,39 @@ def build_learner(config: Config, stream: streams.Stream, seed: int, device: tor
     return learner
 
 
-def _side_by_side(
-    config: Config,
-    root: Path | None,
-    observer: Observer | None,
-    saving: Saving | None,
-    stop: Callable[[], bool] | None,
-    loaded: Callable[[], object],
-) -> list[SeedResult]:
+def _side_by_side(config: Config, around: _Around, observer: Observer | None) -> list[SeedResult]:
     device = prepare(config.run)
     if config.stream.name not in ("digits", "pmnist"):
         compile_kernels(config.run, device)
-    tracks = [build_stream(config, seed, root) for seed in config.seeds]
-    loaded()
+    tracks = [build_stream(config, seed, around.root) for seed in config.seeds]
+    around.loaded()
     check_fits(config, tracks[0], device, learners=len(tracks))
     learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, config.seeds, strict=True)]
-    batch, keeper = config.run.batch_size, None if saving is None else saving.keeper(config, stop)
+    batch, keeper = config.run.batch_size, around.keeper(config)
     return train_many(learners, tracks, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
 
 
-def _one_by_one(
-    config: Config,
-    root: Path | None,
-    observer: Observer | None,
-    saving: Saving | None,
-    stop: Callable[[], bool] | None,
-    loaded: Callable[[], object],
-) -> list[SeedResult]:
+def _one_by_one(config: Config, around: _Around, observer: Observer | None) -> list[SeedResult]:
     watcher = _Together(observer or NoObserver(), config.seeds)
-    results = [_one(config, seed, root, watcher.of(seed), saving, stop, loaded) for seed in config.seeds]
+    results = [_one(config, seed, around, watcher.of(seed)) for seed in config.seeds]
     watcher.close()
     return results
 
 
-def _one(
-    config: Config,
-    seed: int,
-    root: Path | None,
-    observer: Observer,
-    saving: Saving | None,
-    stop: Callable[[], bool] | None,
-    loaded: Callable[[], object],
-) -> SeedResult:
+def _one(config: Config, seed: int, around: _Around, observer: Observer) -> SeedResult:
     device = prepare(config.run)
-    stream = build_stream(config, seed, root)
-    loaded()
+    stream = build_stream(config, seed, around.root)
+    around.loaded()
     check_fits(config, stream, device, learners=1)
     learner = build_learner(config, stream, seed, device)
-    batch, keeper = config.run.batch_size, None if saving is None else saving.keeper(config, stop)
+    batch, keeper = config.run.batch_size, around.keeper(config)
     return train(learner, stream, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
 
 
-def _over_processes(
-    config: Config,
-    root: Path | None,
-    observer: Observer,
-    processes: int,
-    saving: Saving | None,
-    stop: Callable[[], bool] | None,
-    loaded: Callable[[], object],
-) -> list[SeedResult]:
+def _over_processes(config: Config, around: _Around, observer: Observer, processes: int) -> list[SeedResult]:
     """Each seed in a process of its own turn; a thread passes on what they report."""
-    first = build_stream(config, config.seeds[0], root)  # bad data fails here, once and clearly
-    loaded()
+    first = build_stream(config, config.seeds[0], around.root)  # bad data fails here, once and clearly
+    around.loaded()
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
     spawn = multiprocessing.get_context("spawn")
     events, stopping = spawn.SimpleQueue(), spawn.Event()
@@ -165,11 +149,11 @@ def _over_processes(
     try:
         with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=(events, stopping)) as pool:
             with interruption.blocked():
-                every = loss_interval(observer)
-                futures = [pool.submit(_seed_in_process, config, seed, root, saving, every) for seed in config.seeds]
+                given = around.root, around.saving, loss_interval(observer)
+                futures = [pool.submit(_seed_in_process, config, seed, *given) for seed in config.seeds]
             try:
                 while wait(futures, timeout=_PATIENCE, return_when=FIRST_EXCEPTION).not_done:
-                    if stop is not None and stop():
+                    if around.stop is not None and around.stop():
                         break
                     if any(future.done() and future.exception() for future in futures):
                         break
@@ -211,7 +195,12 @@ def _enter_process(events: Any, stopping: Any) -> None:
 
 
 def _seed_in_process(config: Config, seed: int, root: Path | None, saving: Saving | None, every: int) -> SeedResult:
-    return _one(config, seed, root, _Sender(_events, seed, every), saving, _stopping.is_set, lambda: None)
+    around = _Around(root, saving, _stopping.is_set, _nothing)
+    return _one(config, seed, around, _Sender(_events, seed, every))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _cores() -> int:

@@ -6,7 +6,7 @@ import torch
 
 from scale_cl.learners import Finetune, FinetuneConfig
 from scale_cl.streams import TaskInfo
-from tests.learners.tiny import DOMAIN, batch
+from tests.learners.tiny import COLOUR, DOMAIN, batch
 
 
 def test_a_step_is_the_gradient_of_the_mean_cross_entropy() -> None:
@@ -29,3 +29,18 @@ def test_a_step_is_the_gradient_of_the_mean_cross_entropy() -> None:
         for n, p in zip(names, own, strict=False):
             torch.testing.assert_close(learner.net.base_parameters()[n].detach(), p, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(learner.net.heads.weight.data[0].detach(), own[4], rtol=1e-9, atol=1e-12)
+
+
+def test_norm_momentum_is_the_share_of_a_batch_in_the_running_statistics_and_no_more() -> None:
+    slow, fast = (Finetune(COLOUR, FinetuneConfig(norm_momentum=share), seed=3) for share in (0.1, 0.4))
+    for learner in (slow, fast):
+        learner.begin_task(TaskInfo("first", 3))
+        learner.observe(*batch(COLOUR, 5))
+    states = [learner.net.state_dict() for learner in (slow, fast)]
+    means = [name for name in states[0] if name.endswith("running_mean")]
+    assert means
+    for name, value in states[0].items():
+        if "running" not in name:
+            torch.testing.assert_close(states[1][name], value, rtol=0, atol=0)
+    for name in means:  # they start at zero
+        torch.testing.assert_close(states[1][name], 4 * states[0][name])

@@ -73,6 +73,9 @@ class LearnerConfig(Settings):
     )
     standardise: bool = setting(False, "standardise inputs by the running mean and deviation of what has been seen")
     augment: Augmentation = setting("none", "random changes of training images: none, flip, crop-flip")
+    norm_momentum: float = setting(
+        0.1, "share that a batch has in the running statistics of the resnet18's batch norm", above=0, high=1
+    )
 
 
 class Learner:
@@ -334,7 +337,7 @@ class Learner:
         if kind == "resnet18" and len(shape) != 3:
             raise InputError(f"backbone resnet18 needs images [C, H, W]; inputs have shape {list(shape)}: use mlp")
         if kind == "resnet18":
-            return ReducedResNet18(shape[0], generator=self._weights_rng)
+            return ReducedResNet18(shape[0], momentum=self.config.norm_momentum, generator=self._weights_rng)
         return MLP(int(torch.Size(shape).numel()), generator=self._weights_rng)
 
     def _film_generator(self, backbone: Backbone, form: FilmForm, width: int) -> ParameterGenerator:

@@ -19,8 +19,10 @@ class ReducedResNet18(Backbone):
     detach_norms = True
     embedding_width = 64
 
-    def __init__(self, channels: int = 3, width: int = 20, *, generator: torch.Generator) -> None:
-        """Draw the convolutions from `generator`, distributed as torch's own default."""
+    def __init__(
+        self, channels: int = 3, width: int = 20, *, momentum: float = 0.1, generator: torch.Generator
+    ) -> None:
+        """Draw the convolutions from `generator`, distributed as torch's own default; `momentum` is batch norm's."""
         super().__init__()
         self.conv = _conv3x3(channels, width, 1)
         self.norm = BatchNorm(width)
@@ -32,6 +34,8 @@ class ReducedResNet18(Backbone):
             inside = outside
         self.blocks = nn.ModuleList(blocks)
         for module in self.modules():
+            if isinstance(module, BatchNorm):
+                module.momentum = momentum
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
         self.film_widths = (inside,)

@@ -107,7 +107,7 @@ SECONDS: dict[str, dict[str, float]] = {
     "sminiimagenet": {"scale": 193.73, "ctn": 298.33, "er": 290.27, "mir": 254.20, "mer": 261.17, "gem": 540.46},
 }
 
-_EVERYWHERE: dict[str, object] = {"backbone": "auto", "memory_policy": "ring"}
+_EVERYWHERE: dict[str, object] = {"backbone": "auto", "memory_policy": "ring", "norm_momentum": 0.1}
 _SETTINGS: dict[str, dict[str, object]] = {  # the same on all streams; a field that is not here is off
     "gem": {"updates": 1, "margin": 0.5, "ridge": 0.001},
     "mer": {"updates": 3, "replay": 64, "reptile_rate": 0.3, "ce": "added", "across_rate": 1.0},

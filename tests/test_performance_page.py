@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scale_cl import results
+from scale_cl import metrics, results
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/performance.md").read_text()
@@ -50,7 +50,7 @@ def test_steps_on_a_gpu_are_those_of_the_last_entry() -> None:
         assert [row["learner"], *step, f"{row['ratio_updates']:.2f}", *of_all] in LINES
 
 
-@pytest.mark.parametrize("cells", [cells for cells in LINES if cells[-1].startswith("[file](../results/")])
+@pytest.mark.parametrize("cells", [c for c in LINES if len(c) == 9 and c[-1].startswith("[file](../results/")])
 def test_seconds_on_a_gpu_are_those_of_the_file(cells: list[str]) -> None:
     found = re.fullmatch(r"\[file\]\(\.\./(.*)\)", cells[-1])
     assert found is not None
@@ -62,6 +62,18 @@ def test_seconds_on_a_gpu_are_those_of_the_file(cells: list[str]) -> None:
     assert seconds[1] <= float(aim)
     parts = [sum(getattr(seed, part) for seed in result.seeds) for part in ("seconds_train", "seconds_eval")]
     assert [training, evaluation] == [f"{one:.1f}" for one in parts]
+
+
+def test_accuracies_by_precision_are_those_of_the_files() -> None:
+    where = {"tf32": "scifar100/scale", "bf16": "precision/scifar100-bf16", "fp32": "precision/scifar100-fp32"}
+    for precision, folder in where.items():
+        result = results.read(ROOT / f"results/{folder}/result.json")
+        assert result.seeds[0].config["run"]["precision"] == precision
+        row = next(cells for cells in LINES if cells[0] == precision)
+        assert folder in row[-1]
+        for cell, measure in zip(row[1:3], ("acc", "fm"), strict=True):
+            mean, deviation = metrics.mean_and_deviation(result.values(measure)[:5])
+            assert cell == f"{mean:.2f} ± {deviation:.2f}"
 
 
 def test_seeds_without_graphs_have_the_matrices_they_have_in_graphs() -> None:

@@ -22,13 +22,13 @@ def measured(values: list[float | None]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("stream", "package"), [("scifar100", "scale-20-seeds-again"), ("sminiimagenet", "scale")], ids=["c100", "mini"]
+    ("stream", "package"), [("scifar100", "scifar100-off"), ("sminiimagenet", "sminiimagenet-off")]
 )
 def test_what_it_says_of_the_plain_implementation_is_in_its_files(stream: str, package: str) -> None:
     words = " ".join((ROOT / "docs/results.md").read_text().split())
     found = [json.loads(path.read_text()) for path in sorted((ROOT / "results/plain").glob(f"{stream}-seed-*.json"))]
     plain = {one["seeds"][0]: (one["acc"][0], one["fm"][0]) for one in found}
-    ours = results.read(ROOT / f"results/{stream}/{package}/result.json")
+    ours = results.read(ROOT / f"results/norm/{package}/result.json")
     same = [(seed.acc, seed.fm) for seed in ours.seeds if seed.seed in plain]
     each = [f"{acc:.2f} / {fm:.2f}" for acc, fm in plain.values()]
     assert f"gave {', '.join(each[:-1])} and {each[-1]} for" in words

@@ -53,6 +53,17 @@ def test_a_setting_that_came_after_a_result_was_written_has_its_default() -> Non
     assert identity({}, 10) != identity(older, 10)
 
 
+def test_what_was_so_before_there_was_a_setting_for_it_is_not_todays_default() -> None:
+    now = resolve(stream="scifar100", learner="scale").as_dict()
+    older = copy.deepcopy(now)
+    del older["learner"]["norm_on_memory"]
+    without = copy.deepcopy(now)
+    without["learner"]["norm_on_memory"] = False
+    assert identity(older, 17) == identity(without, 17) != identity(now, 17)
+    first, second = identities([older, now], 17)
+    assert first != second
+
+
 def test_a_setting_that_only_a_newer_version_has_and_that_is_off_is_as_good_as_not_there() -> None:
     assert identity(changed("learner", "to_come", False), 10) == identity(config("scale").as_dict(), 10)
     own: Config = {"learner": {"name": "mine", "to_come": None}}

@@ -25,6 +25,7 @@ class ResNet:
 
     def __init__(self) -> None:
         self.running: Parameters = {}
+        self.share = 0.1  # of a batch in them
 
     def __call__(
         self, p: Parameters, x: Tensor, film: Callable[[int, Tensor], Tensor], training: bool
@@ -48,7 +49,7 @@ class ResNet:
             mean, variance = h.mean((0, 2, 3)), h.var((0, 2, 3), correction=0)
             n = h.numel() / h.shape[1]
             for key, new in ((mean_name, mean), (variance_name, variance * n / (n - 1))):
-                self.running[key] = 0.9 * self.running[key] + 0.1 * new.detach()
+                self.running[key] = (1 - self.share) * self.running[key] + self.share * new.detach()
         else:
             mean, variance = self.running[mean_name], self.running[variance_name]
         mean, variance = mean[None, :, None, None], variance[None, :, None, None]

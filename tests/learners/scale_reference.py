@@ -43,6 +43,7 @@ class Choices:
     discriminator_on: str = "common"
     refresh_logits: bool = False
     second_order: bool = False
+    norm_on_memory: bool = True
     decay: float = 0.0  # of the weight average; 0: none
     detach_norms: bool = False
 
@@ -253,6 +254,8 @@ class PlainScale:
         """Keep the logits of this moment, in evaluation mode."""
         self.finished.append(self.task)
         some = next(iter(self.base.values()))
+        if self.choices.norm_on_memory and isinstance(self.trunk, ResNet):
+            self._measure(self.trunk, like=some)
         for task in self.finished if self.choices.refresh_logits else [self.task]:
             ring = self.memory[task]
             x = self._prepared(torch.stack([sample.x for sample in ring]), like=some)
@@ -263,6 +266,14 @@ class PlainScale:
             if self.choices.adversary:
                 for sample, d in zip(ring, self._tell_tasks(self.discriminator, features), strict=True):
                     sample.d = d.detach()
+
+    def _measure(self, trunk: ResNet, *, like: Tensor) -> None:
+        """Statistics of all that is stored, which a test keeps small enough for one forward, by what predicts."""
+        stored = [(task, sample.x) for task, ring in enumerate(self.memory) for sample in ring]
+        x = self._prepared(torch.stack([pixels for _, pixels in stored]), like=like)
+        usual, trunk.share = trunk.share, 1.0
+        self._forward({**self.base, **self.average}, self.generator, x, [task for task, _ in stored])
+        trunk.share = usual
 
 
 def _mean_ce(logits: list[Tensor], y: list[int]) -> Tensor:

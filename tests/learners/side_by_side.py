@@ -131,6 +131,7 @@ def choices_of(learner: Scale) -> Choices:
         discriminator_on=c.discriminator_on,
         refresh_logits=c.refresh_logits,
         second_order=c.second_order,
+        norm_on_memory=c.norm_on_memory,
         decay=c.weight_average,
         detach_norms=learner.spec is IMAGES,
     )

@@ -27,6 +27,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "discriminator on the FiLM-ed features, fake": {"discriminator_on": "film", "adversarial": "fake"},
     "logits refreshed": {"refresh_logits": True},
     "separate forwards": {"forward": "separate"},
+    "running statistics left as they are": {"norm_on_memory": False},
     "two inner in two outer steps": {"inner_steps": 2, "outer_steps": 2},
     "two discriminator steps": {"discriminator_steps": 2},
     "two inner steps without a generator": {"inner_steps": 2, "outer_steps": 2, "generator": False},

@@ -43,6 +43,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert not c.refresh_logits
     assert not c.second_order
     assert (c.weight_average, c.standardise, c.augment) == (0, False, "none")
+    assert (c.norm_momentum, c.norm_on_memory) == (0.1, True)
 
 
 @pytest.mark.parametrize("stream", ["pmnist", "digits"])

@@ -90,6 +90,14 @@ def test_the_settings_that_learners_start_with_are_the_papers(tmp_path: Path, le
     assert section.rows[0].differences == {}
 
 
+@pytest.mark.parametrize(("stream", "label"), [("pmnist", "scale"), ("scifar100", "scale norm_on_memory=false")])
+def test_what_scale_did_before_there_was_a_setting_for_it_is_said(tmp_path: Path, stream: str, label: str) -> None:
+    settings: dict[str, Any] = resolve(stream=stream, learner="scale").as_dict()["learner"]
+    del settings["name"], settings["norm_on_memory"]
+    run_result("scale", stream, **settings).write(tmp_path)
+    assert [row.label for row in sections_of(tmp_path)[0].rows] == [label]
+
+
 def test_settings_of_own_images_and_an_older_result_without_them_make_no_section(tmp_path: Path) -> None:
     now = resolve(stream="digits", learner="er").as_dict()
     result = run_result("er", seeds=(7,))

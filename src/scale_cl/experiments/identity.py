@@ -1,7 +1,7 @@
 """When two results are of the same run: the same stream, learner and settings, on whatever machine, seeds aside.
 
 The one definition: experiments skip by it what is done, reports pool by it what belongs together. A setting that a
-result does not name, because it came later, has its default.
+result does not name, because it came later, has its default, or what it amounted to until then.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ RUN: dict[str, Any] = {
     "channels_last": True,
     "deterministic": False,
 }
+# What results of before a setting was there had, where that is not its default today.
+_BEFORE: dict[str, dict[str, Any]] = {"learner": {"norm_on_memory": False}}
 OFF: tuple[object, ...] = (False, None, 0, "none")  # an unknown setting with such a value is as good as not there
 
 Config = Mapping[str, Any]  # its three sections
@@ -54,9 +56,9 @@ def identities(configs: Sequence[Config], tasks: int) -> list[str]:
 
 
 def section(config: Config, name: str) -> dict[str, Any]:
-    """A section of a config; empty if it has none."""
+    """A section of a config, with what it had before there was a setting for it; empty if it has none."""
     found = config.get(name)
-    return dict(found) if isinstance(found, Mapping) else {}
+    return {**_BEFORE.get(name, {}), **found} if isinstance(found, Mapping) else {}
 
 
 def _learner(config: Config) -> tuple[str, dict[str, Any]]:

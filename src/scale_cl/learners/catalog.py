@@ -35,7 +35,7 @@ class Entry:
 
 
 OWN_IMAGES = ("folder:", "csv:")  # how streams of the user's own images are named
-_SCALE_PERMUTED: dict[str, object] = {"inner_lr": 0.1, "outer_lr": 0.01}
+_SCALE_PERMUTED: dict[str, object] = {"inner_lr": 0.1, "outer_lr": 0.01, "norm_on_memory": False}
 _SCALE_OWN: dict[str, object] = {"clip": 5.0}  # below 32 x 32 the paper's rates can diverge
 
 LEARNERS = {

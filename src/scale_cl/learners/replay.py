@@ -7,12 +7,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from scale_cl.learners.base import Learner, LearnerConfig, State
 from scale_cl.learners.traits import Traits
 from scale_cl.memory import EpisodicMemory, Policy
 from scale_cl.ragged import taken
 from scale_cl.settings import setting
+
+_MEASURED, _AT_ONCE = 1024, 256  # samples that statistics of batch norm are measured on: in all, and in one forward
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,9 @@ class MemoryConfig(LearnerConfig):
     memory_policy: Policy = setting(
         "ring",
         "which samples a task's slots keep: ring (the last), class-ring (the last of each class), reservoir (uniform)",
+    )
+    norm_on_memory: bool = setting(
+        False, "when a task ends, measure batch norm's running statistics anew: on the memory, by the weights of then"
     )
 
 
@@ -104,6 +111,30 @@ class ReplayLearner(Learner):
 
     def _task_ended(self, task: int) -> None:
         self.memory.close()
+        if self.config.norm_on_memory:
+            self._measure_norms()
+
+    @torch.no_grad()
+    def _measure_norms(self) -> None:
+        """Set the running statistics to those of the weights that predict, over stored samples of all tasks."""
+        norms = [module for module in self.net.modules() if isinstance(module, _BatchNorm)]
+        rows = torch.cat([self.memory.rows_of(number) for number in range(len(self._classes))])
+        rows = rows[:: -(-len(rows) // _MEASURED) or 1]
+        if not norms or len(rows) < 2:
+            return
+        pieces = -(-len(rows) // _AT_ONCE)
+        usual = [norm.momentum for norm in norms]
+        try:
+            for piece in range(pieces):
+                some = rows[piece::pieces]  # of all tasks
+                for norm in norms:
+                    norm.momentum = 1 / (piece + 1)
+                x = self.net.inputs(self.memory.x[some])
+                with self._autocast():
+                    functional_call(self.net, self._average, (x, self.memory.task[some]))
+        finally:
+            for norm, momentum in zip(norms, usual, strict=True):
+                norm.momentum = momentum
 
     def _phase(self) -> object:
         return self._replay_size()

@@ -69,6 +69,9 @@ class ScaleConfig(ReplayConfig):
         "largest norm of the inner and of the outer gradient; longer ones are shortened; 0: off, the paper",
         low=0,
     )
+    norm_on_memory: bool = setting(
+        True, "when a task ends, measure batch norm's running statistics anew: on the memory, by the weights of then"
+    )
     task_embedding: int = setting(0, "width of the task embedding; 0: 16 with the mlp, 64 with the resnet18", low=0)
 
 

@@ -145,7 +145,10 @@ _RATES: dict[str, dict[str, dict[str, object]]] = {  # learner, stream ("" for t
     "gem": {"sminiimagenet": {"lr": 0.05}, "": {"lr": 0.03}},
     "mer": {"pmnist": {"lr": 0.03}, "": {"lr": 0.05}},
     "ctn": {"pmnist": {"inner_lr": 0.03, "outer_lr": 0.1}, "": {"inner_lr": 0.01, "outer_lr": 0.05}},
-    "scale": {"pmnist": {"inner_lr": 0.1, "outer_lr": 0.01}, "": {"inner_lr": 0.01, "outer_lr": 0.1}},
+    "scale": {
+        "pmnist": {"inner_lr": 0.1, "outer_lr": 0.01, "norm_on_memory": False},
+        "": {"inner_lr": 0.01, "outer_lr": 0.1, "norm_on_memory": True},
+    },
 }
 
 LEARNERS = tuple(_SETTINGS)

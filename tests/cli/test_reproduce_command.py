@@ -119,6 +119,15 @@ def test_claims_and_times_are_measured_alone(command: Callable[..., Any]) -> Non
     assert content["adversary_cost"]["with"][0] > 0
 
 
+@pytest.mark.parametrize(
+    ("experiment", "said"),
+    [("main", "up to 3 at once, about"), ("time", "all one after another"), ("all", "up to 3 at once, 8 one after")],
+)
+def test_a_plan_says_what_has_nothing_beside_it(command: Callable[..., Any], experiment: str, said: str) -> None:
+    asked = ("--streams", "digits", "--tasks", "2", "--seeds", "1", "--slots", "3", "--dry-run", "--out", "o")
+    assert said in command("reproduce", experiment, *asked).out.splitlines()[-1]
+
+
 def test_an_interruption_is_told_and_has_an_exit_code_of_its_own(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,7 +199,11 @@ def _show(plan: Plan, *, slots: int, gpu: bool, out: Path, to_stderr: bool) -> N
     seconds = total_seconds(plan.runs, slots=slots, gpu=gpu)
     done = sum(len(cell.done) for cell in plan.cells)
     runs = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
-    line = f"{runs} to do, up to {slots} at once, about {clock(seconds)}; {done} seeds done already{shared}; in {out}"
+    alone = sum(run.alone for run in plan.runs)
+    ways = [f"up to {slots} at once"] * (alone < len(plan.runs) or not alone)
+    ways += [f"{'all' if alone == len(plan.runs) else alone} one after another"] * (alone > 0)
+    how = ", ".join(ways)
+    line = f"{runs} to do, {how}, about {clock(seconds)}; {done} seeds done already{shared}; in {out}"
     typer.echo(line, err=to_stderr)
 
 

@@ -89,8 +89,9 @@ class Generator(nn.Module):
 class Plain:
     """One seed of SCALE."""
 
-    def __init__(self, stream: streams.Stream, seed: int, device: torch.device) -> None:
+    def __init__(self, stream: streams.Stream, seed: int, device: torch.device, *, measure: bool = False) -> None:
         torch.manual_seed(seed)
+        self.measure = measure  # batch norm's statistics, when a task ends
         tasks, classes = len(stream), len(stream.tasks[0].classes)
         self.base, self.generator = Base(tasks, classes).to(device), Generator(tasks).to(device)
         self.discriminator = nn.Sequential(nn.Linear(160, 160), nn.ReLU(), nn.Linear(160, tasks + 1)).to(device)
@@ -146,10 +147,24 @@ class Plain:
             self.observe(x[start : start + BATCH], y[start : start + BATCH], now)
             at = now * SLOTS + torch.arange(start, min(start + BATCH, len(y)), device=self.device) % SLOTS
             self.x[at], self.y[at] = x[start : start + BATCH], y[start : start + BATCH]
+        if self.measure:
+            self.measure_norms((now + 1) * SLOTS)
         self.base.eval()
         with torch.no_grad():
             features, self.h[own] = self.forward(self.x[own], self.task[own])
             self.d[own] = self.discriminator(features)
+
+    @torch.no_grad()
+    def measure_norms(self, stored: int) -> None:
+        """Running statistics anew, as means over random parts of the memory."""
+        norms = [module for module in self.base.modules() if isinstance(module, nn.BatchNorm2d)]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean
+        for rows in torch.randperm(stored, device=self.device).chunk(-(-stored // 256)):
+            self.forward(self.x[rows], self.task[rows])
+        for norm in norms:
+            norm.momentum = 0.1
 
     @torch.no_grad()
     def accuracy(self, x: Tensor, y: Tensor, task: int) -> float:
@@ -168,10 +183,12 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def trained(name: str, seed: int, device: torch.device, tasks: int | None) -> list[list[float | None]]:
+def trained(
+    name: str, seed: int, device: torch.device, tasks: int | None, *, measure: bool
+) -> list[list[float | None]]:
     """The matrix of accuracies of one seed."""
     stream = streams.load(name, seed=seed, tasks=tasks).to(device)
-    model = Plain(stream, seed, device)
+    model = Plain(stream, seed, device, measure=measure)
     matrix: list[list[float | None]] = [[None] * len(stream) for _ in stream.tasks]
     began = time.perf_counter()
     for now in range(len(stream)):
@@ -190,10 +207,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--tasks", type=int)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--norm-on-memory", action="store_true", help="measure batch norm's statistics when a task ends"
+    )
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     seeds = list(range(asked.seed, asked.seed + asked.seeds))
-    matrices = [trained(asked.stream, seed, torch.device(asked.device), asked.tasks) for seed in seeds]
+    device, measure = torch.device(asked.device), asked.norm_on_memory
+    matrices = [trained(asked.stream, seed, device, asked.tasks, measure=measure) for seed in seeds]
     found = {"stream": asked.stream, "seeds": seeds, "acc": [metrics.acc(m) for m in matrices]}
     found |= {"fm": [metrics.fm(m) for m in matrices], "matrix": matrices}
     asked.out.write_text(json.dumps(found) + "\n")

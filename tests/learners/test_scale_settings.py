@@ -43,6 +43,10 @@ def test_the_defaults_are_the_papers() -> None:
     assert not c.refresh_logits
     assert not c.second_order
     assert (c.weight_average, c.standardise, c.augment) == (0, False, "none")
+
+
+def test_batch_norm_of_which_the_paper_says_nothing_is_measured_on_the_memory() -> None:
+    c = ScaleConfig()
     assert (c.norm_momentum, c.norm_on_memory) == (0.1, True)
 
 

@@ -199,10 +199,9 @@ def _show(plan: Plan, *, slots: int, gpu: bool, out: Path, to_stderr: bool) -> N
     seconds = total_seconds(plan.runs, slots=slots, gpu=gpu)
     done = sum(len(cell.done) for cell in plan.cells)
     runs = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
-    alone = sum(run.alone for run in plan.runs)
-    ways = [f"up to {slots} at once"] * (alone < len(plan.runs) or not alone)
-    ways += [f"{'all' if alone == len(plan.runs) else alone} one after another"] * (alone > 0)
-    how = ", ".join(ways)
+    how, alone = f"up to {slots} at once", sum(run.alone for run in plan.runs)
+    if alone:
+        how = "all one after another" if alone == len(plan.runs) else f"{how}, {alone} one after another"
     line = f"{runs} to do, {how}, about {clock(seconds)}; {done} seeds done already{shared}; in {out}"
     typer.echo(line, err=to_stderr)
 

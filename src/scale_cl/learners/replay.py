@@ -16,6 +16,7 @@ from scale_cl.memory import EpisodicMemory, Policy
 from scale_cl.ragged import taken
 from scale_cl.settings import setting
 
+NORM_ON_MEMORY = "when a task ends, measure batch norm's running statistics anew: on the memory, by the weights of then"
 _MEASURED, _AT_ONCE = 1024, 256  # samples that statistics of batch norm are measured on: in all, and in one forward
 
 
@@ -28,9 +29,7 @@ class MemoryConfig(LearnerConfig):
         "ring",
         "which samples a task's slots keep: ring (the last), class-ring (the last of each class), reservoir (uniform)",
     )
-    norm_on_memory: bool = setting(
-        False, "when a task ends, measure batch norm's running statistics anew: on the memory, by the weights of then"
-    )
+    norm_on_memory: bool = setting(False, NORM_ON_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class ReplayLearner(Learner):
         """Set the running statistics to those of the weights that predict, over stored samples of all tasks."""
         norms = [module for module in self.net.modules() if isinstance(module, _BatchNorm)]
         rows = torch.cat([self.memory.rows_of(number) for number in range(len(self._classes))])
-        rows = rows[:: -(-len(rows) // _MEASURED) or 1]
+        rows = rows[:: max(1, -(-len(rows) // _MEASURED))]
         if not norms or len(rows) < 2:
             return
         pieces = -(-len(rows) // _AT_ONCE)

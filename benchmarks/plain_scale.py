@@ -161,7 +161,7 @@ class Plain:
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # a plain mean
-        for rows in torch.randperm(stored, device=self.device).chunk(-(-stored // 256)):
+        for rows in torch.randperm(stored, device=self.device).chunk(-(-stored // 64)):
             self.forward(self.x[rows], self.task[rows])
         for norm in norms:
             norm.momentum = 0.1

@@ -122,3 +122,24 @@ def test_a_learner_learns_the_same_with_and_without_graphs(shape: tuple[int, ...
     x = torch.randint(0, 256, (6, *shape), dtype=torch.uint8).cuda()
     for task in ("a", "b", "c"):
         torch.testing.assert_close(learners[0].predict(x, task), learners[1].predict(x, task), rtol=2e-3, atol=2e-3)
+
+
+@needs_gpu
+def test_what_is_done_when_a_task_ends_is_recorded_once_and_comes_out_the_same() -> None:
+    spec = InputSpec((3, 17, 17), 255.0, "task")
+    learners = []
+    for capture in (True, False):
+        learner = Scale(spec, ScaleConfig(memory=64), device="cuda", compute=Compute("fp32", capture=capture))
+        data = torch.Generator().manual_seed(0)
+        for task in range(4):
+            learner.begin_task(TaskInfo(f"task {task}", 3))
+            x = torch.randint(0, 256, (64, *spec.shape), generator=data, dtype=torch.uint8)
+            learner.observe(x.cuda(), torch.randint(0, 3, (64,), generator=data).cuda())
+            learner.end_task()
+        learners.append(learner)
+    recorded, eager = learners
+    assert (recorded._measurement.recorded, recorded._logits.recorded) == (1, 1)
+    assert (eager._measurement.recorded, eager._logits.recorded) == (0, 0)
+    one, other = (learner.state_dict()["tensors"] for learner in learners)
+    for name in (n for n in one if "running" in n or n in ("memory.class.flat", "memory.task.flat")):
+        torch.testing.assert_close(one[name], other[name], rtol=2e-3, atol=2e-3, msg=name)

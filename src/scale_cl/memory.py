@@ -102,6 +102,11 @@ class EpisodicMemory:
         """The rows of a task that hold a sample (waits for the device)."""
         return self._row[self.block(task)][self.stored[self.block(task)]]
 
+    @property
+    def candidates(self) -> Tensor:
+        """The rows that may be replayed: what the finished tasks have stored."""
+        return self._candidates
+
     def available(self, *, current: bool = False) -> int:
         """How many samples a draw can surely have; with `current`, the open task's own count too."""
         if not current or self._open is None:

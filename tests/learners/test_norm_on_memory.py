@@ -46,7 +46,7 @@ def test_they_are_means_over_pieces_of_all_that_is_stored() -> None:
     learner = learnt(512)
     seen = seen_by_the_first_norm(learner)
     learner.end_task()
-    assert [len(piece) for piece in seen] == [256, 256]
+    assert [len(piece) for piece in seen] == [64] * 8
     norm = first_norm(learner)
     everything = first_convolution(learner.net)(learner.net.inputs(learner.memory.x[learner.memory.rows_of(0)]))
     torch.testing.assert_close(norm.running_mean, everything.mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
@@ -54,7 +54,9 @@ def test_they_are_means_over_pieces_of_all_that_is_stored() -> None:
     torch.testing.assert_close(norm.running_var, variances.mean(0), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("tasks", "stored", "pieces"), [(3, 40, [120]), (3, 200, [200] * 3), (3, 400, [200] * 3)])
+@pytest.mark.parametrize(
+    ("tasks", "stored", "pieces"), [(3, 8, [24]), (3, 40, [64] * 2), (3, 200, [64] * 10), (3, 400, [64] * 16)]
+)
 def test_at_most_1024_samples_are_read_and_each_piece_has_all_tasks(tasks: int, stored: int, pieces: list[int]) -> None:
     learner = learnt(stored, tasks=tasks)
     read: list[Tensor] = []
@@ -63,6 +65,20 @@ def test_at_most_1024_samples_are_read_and_each_piece_has_all_tasks(tasks: int, 
     assert [len(task) for task in read] == pieces
     for task in read:
         assert (torch.bincount(task, minlength=tasks) >= len(task) // tasks - 1).all()
+
+
+@pytest.mark.parametrize(("stored", "times"), [(40, {1}), (64, {1}), (100, {1, 2}), (1100, {0, 1})])
+def test_every_sample_is_read_as_often_as_any_other_give_or_take_one(stored: int, times: set[int]) -> None:
+    learner = learnt(stored)
+    with torch.no_grad():  # a sample is known by its first pixel and its neighbours
+        learner.memory.x.random_(0, 256, generator=torch.Generator().manual_seed(0))
+    seen: list[Tensor] = []
+    learner.net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    learner.end_task()
+    read = torch.cat(seen).flatten(1)
+    own = learner.net.inputs(learner.memory.x[learner.memory.rows_of(0)]).flatten(1)
+    count = (read.unsqueeze(1) == own.unsqueeze(0)).all(2).sum(0)
+    assert set(count.tolist()) == times
 
 
 def test_nothing_but_the_running_statistics_changes() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypedDict
@@ -118,9 +118,9 @@ class Learner:
         use_direct(self.net, self.compute.direct_convolutions)
         finish_compiling()
         self._average: dict[str, Tensor] = {}
-        recorded = {"device": self.device, "generator": self._rng, "enabled": self.compute.capture}
-        self._step = Captured(self._whole_step, **recorded)  # type: ignore[arg-type]
-        self._prediction = Captured(self._predicted, **recorded)  # type: ignore[arg-type]
+        self._recorded: list[Captured] = []
+        self._step = self._as_graph(self._whole_step)
+        self._prediction = self._as_graph(self._predicted)
         self._guard: Guard = (HostGuard if self.reads_freely else DeviceGuard)(self.device, self.compute.on_divergence)
         self._known_version: object = None
         self._base: list[Tensor] = []
@@ -350,6 +350,12 @@ class Learner:
                 module.fuse = False
         use_direct(self.net, False)
 
+    def _as_graph(self, function: Callable[..., dict[str, Tensor]]) -> Captured:
+        """`function`, recorded on a GPU; what is recorded is dropped when tensors move. Its keys say all else."""
+        captured = Captured(function, device=self.device, generator=self._rng, enabled=self.compute.capture)
+        self._recorded.append(captured)
+        return captured
+
     def _whole_step(self, x: Tensor, y: Tensor) -> StepStats:
         self.net.inputs.seen(x)
         stats = self._update(x, y)
@@ -447,8 +453,8 @@ class Learner:
             return
         self._known_version = version
         self._guard.drop()
-        self._step.drop()
-        self._prediction.drop()
+        for captured in self._recorded:
+            captured.drop()
         named = self.net.base_parameters()
         self._base = list(named.values())
         if self.config.weight_average > 0 and self._tasks:  # it begins with the first task

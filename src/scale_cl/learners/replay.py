@@ -17,7 +17,7 @@ from scale_cl.ragged import taken
 from scale_cl.settings import setting
 
 NORM_ON_MEMORY = "when a task ends, measure batch norm's running statistics anew: on the memory, by the weights of then"
-_MEASURED, _AT_ONCE = 1024, 256  # samples that statistics of batch norm are measured on: in all, and in one forward
+_MEASURED, _AT_ONCE = 1024, 64  # samples that statistics of batch norm are measured on: in all, and in one forward
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class ReplayLearner(Learner):
         """As `Learner`."""
         super().__init__(*args, **kwargs)
         self.memory = self._make_memory(self._slots(), self.config.memory_policy)
+        self._measurement = self._as_graph(self._measured)
 
     def _slots(self) -> int:
         """Slots a task of the memory that is replayed from."""
@@ -113,27 +114,45 @@ class ReplayLearner(Learner):
         if self.config.norm_on_memory:
             self._measure_norms()
 
-    @torch.no_grad()
     def _measure_norms(self) -> None:
-        """Set the running statistics to those of the weights that predict, over stored samples of all tasks."""
-        norms = [module for module in self.net.modules() if isinstance(module, _BatchNorm)]
-        rows = torch.cat([self.memory.rows_of(number) for number in range(len(self._classes))])
-        rows = rows[:: max(1, -(-len(rows) // _MEASURED))]
+        """Set the running statistics to those of the weights that predict, over stored samples of all tasks.
+
+        They are means over forwards of one size, so that one recording serves all tasks; what is stored is spread
+        evenly over these, some samples twice where they do not come out even, and all tasks are in each.
+        """
+        rows, norms = self.memory.candidates, self._live_norms()
         if not norms or len(rows) < 2:
             return
-        pieces = -(-len(rows) // _AT_ONCE)
-        usual = [norm.momentum for norm in norms]
+        size = min(_AT_ONCE, len(rows))
+        pieces = -(-min(_MEASURED, len(rows)) // size)
+        spread = torch.arange(pieces * size, device=self.device) * len(rows) // (pieces * size)
+        for piece in range(pieces):
+            share = torch.full((), 1 / (piece + 1), device=self.device, dtype=norms[0].weight.dtype)
+            with self._autocast():
+                self._measurement((size, self._known_version), rows[spread[piece::pieces]], share)
+
+    @torch.no_grad()
+    def _measured(self, rows: Tensor, share: Tensor) -> dict[str, Tensor]:
+        """Let the statistics of one forward have that share of the running ones."""
+        norms = self._live_norms()
+        running = [t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None]
+        before, usual = [t.clone() for t in running], [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = 1.0
         try:
-            for piece in range(pieces):
-                some = rows[piece::pieces]  # of all tasks
-                for norm in norms:
-                    norm.momentum = 1 / (piece + 1)
-                x = self.net.inputs(self.memory.x[some])
-                with self._autocast():
-                    functional_call(self.net, self._average, (x, self.memory.task[some]))
+            functional_call(self.net, self._average, (self.net.inputs(self.memory.x[rows]), self.memory.task[rows]))
         finally:
             for norm, momentum in zip(norms, usual, strict=True):
                 norm.momentum = momentum
+        torch._foreach_mul_(running, share)
+        torch._foreach_mul_(before, 1 - share)
+        torch._foreach_add_(running, before)
+        return {}
+
+    def _live_norms(self) -> list[_BatchNorm]:
+        """The batch norms that keep running statistics."""
+        norms = [module for module in self.net.modules() if isinstance(module, _BatchNorm)]
+        return [norm for norm in norms if norm.training and norm.running_mean is not None]
 
     def _phase(self) -> object:
         return self._replay_size()

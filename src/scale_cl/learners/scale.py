@@ -110,6 +110,7 @@ class Scale(ReplayLearner):
             ahead = {"capacity": 16} if self.reads_freely else {}  # no graphs to keep there: less to compute
             self.discriminator = Discriminator(width, generator=self._weights_rng, **ahead).to(self.device)
         self._constants: dict[tuple[str, int, int], Tensor] = {}
+        self._logits = self._as_graph(self._stored_logits)
         if self.config.second_order:
             self._use_twice_differentiable_kernels()
         self._outer_params: list[Tensor] = []
@@ -304,12 +305,18 @@ class Scale(ReplayLearner):
             rows = self.memory.rows_of(number)
             if len(rows) == 0:
                 continue
-            common, film, h = self._evaluated(self.memory.x[rows], self.memory.task[rows])
-            self.memory.keep_logits("class", rows, h[:, : self._classes[number]])
+            logits = self._logits((len(rows), self._known_version), rows)
+            self.memory.keep_logits("class", rows, logits["class"][:, : self._classes[number]])
             if self.discriminator is not None:
-                with torch.no_grad():
-                    d = self.discriminator(common if self.config.discriminator_on == "common" else film)
-                self.memory.keep_logits("task", rows, d[:, : self.discriminator.outputs])
+                self.memory.keep_logits("task", rows, logits["task"][:, : self.discriminator.outputs])
+
+    @torch.no_grad()
+    def _stored_logits(self, rows: Tensor) -> dict[str, Tensor]:
+        """Logits of stored samples by the model that predicts, and the discriminator's."""
+        common, film, h = self._evaluated(self.memory.x[rows], self.memory.task[rows])
+        if self.discriminator is None:
+            return {"class": h}
+        return {"class": h, "task": self.discriminator(common if self.config.discriminator_on == "common" else film)}
 
     def _make_generator(self, backbone: Backbone) -> ParameterGenerator | None:
         c = self.config

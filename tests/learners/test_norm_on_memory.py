@@ -115,11 +115,11 @@ def test_a_learner_that_goes_on_from_a_file_is_the_same() -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_batch_norm_of_ones_own_network_is_measured_and_keeps_its_ways() -> None:
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_of_ones_own_network_is_measured_and_keeps_its_ways(affine: bool) -> None:
     def module() -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        )
+        norm = nn.BatchNorm2d(4, momentum=None, affine=affine)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     learner = teach(Scale(COLOUR, ScaleConfig(memory=8), backbone=OwnBackbone(module)), tasks=1, steps=4)
     norm = next(part for part in learner.net.modules() if isinstance(part, nn.BatchNorm2d))

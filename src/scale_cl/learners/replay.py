@@ -120,14 +120,14 @@ class ReplayLearner(Learner):
         They are means over forwards of one size, so that one recording serves all tasks; what is stored is spread
         evenly over these, some samples twice where they do not come out even, and all tasks are in each.
         """
-        rows, norms = self.memory.candidates, self._live_norms()
-        if not norms or len(rows) < 2:
+        rows = self.memory.candidates
+        if not self._live_norms() or len(rows) < 2:
             return
         size = min(_AT_ONCE, len(rows))
         pieces = -(-min(_MEASURED, len(rows)) // size)
         spread = torch.arange(pieces * size, device=self.device) * len(rows) // (pieces * size)
         for piece in range(pieces):
-            share = torch.full((), 1 / (piece + 1), device=self.device, dtype=norms[0].weight.dtype)
+            share = torch.full((), 1 / (piece + 1), device=self.device, dtype=self._base[0].dtype)
             with self._autocast():
                 self._measurement((size, self._known_version), rows[spread[piece::pieces]], share)
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tests.learners.reference_networks import Parameters, ResNet, Trunk, mlp
 
 __all__ = ["Choices", "Draws", "Parameters", "PlainScale", "ResNet", "Sample", "Trunk", "mlp"]
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,14 @@ from scale_cl.errors import InputError, Interrupted
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint, loop, train_many
-from scale_cl.training.crew import BLOCK, Crew, crew_of
+from scale_cl.training import crew as crews
+from scale_cl.training.crew import Crew, crew_of
 from scale_cl.training.keeper import Keeper, seed_folder
 from scale_cl.training.lanes import Lane
 from tests.training.watcher import Watcher
 
 STEPS = 30  # a task
+BLOCK = 25
 
 
 def made(seeds: Sequence[int]) -> tuple[list[Learner], list[Stream]]:
@@ -43,6 +45,9 @@ def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.shutdown()
 
     monkeypatch.setattr(loop, "crew_of", with_threads)
+    monkeypatch.setattr(crews, "FIRST", BLOCK)
+    monkeypatch.setattr(crews, "QUICK", 0.0)  # blocks stay as they are
+    monkeypatch.setattr(crews, "SLOW", 1e9)
 
 
 def test_threads_change_no_bit(threaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,3 +106,22 @@ def test_one_lane_or_a_cpu_needs_no_threads() -> None:
     with crew_of(lanes) as crew:
         assert crew.block == 1
         assert crew.each(lanes, lambda lane: torch.initial_seed()) == [torch.initial_seed()]
+
+
+def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_quick() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        crew = Crew({0: thread})
+        first = crew.block
+        crew.took((crews.QUICK + crews.SLOW) / 2)
+        assert crew.block == first
+        crew.took(2 * crews.SLOW)
+        assert crew.block == first // 2
+        for _ in range(20):
+            crew.took(2 * crews.SLOW)
+        assert crew.block == 1
+        for _ in range(20):
+            crew.took(0.0)
+        assert crew.block == crews.MOST
+    alone = Crew({})
+    alone.took(0.0)
+    assert alone.block == 1  # progress after every step

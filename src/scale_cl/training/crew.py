@@ -14,7 +14,8 @@ from typing import TypeVar
 from scale_cl.training.lanes import Lane
 
 T = TypeVar("T")
-BLOCK = 25  # steps of a lane that its thread makes at a stretch
+FIRST, MOST = 125, 500  # steps of a lane that its thread makes at a stretch: at first, and at most
+QUICK, SLOW = 0.5, 4.0  # seconds of a stretch: after a quicker one the next is longer, after a slower one shorter
 
 
 class Crew:
@@ -23,11 +24,24 @@ class Crew:
     def __init__(self, threads: dict[int, ThreadPoolExecutor]) -> None:
         """`threads` by `id` of the lane; without any, the caller is the crew."""
         self._threads = threads
+        self._block = FIRST if threads else 1
 
     @property
     def block(self) -> int:
-        """Steps that are made before the caller looks around."""
-        return BLOCK if self._threads else 1
+        """Steps that are made before the caller looks around.
+
+        Many, as lanes are recorded one after another and those that are done with it should not wait for the rest.
+        """
+        return self._block
+
+    def took(self, seconds: float) -> None:
+        """How long a block was: the next ones are to be long enough not to matter and short enough to see progress."""
+        if not self._threads:
+            return
+        if seconds > SLOW:
+            self._block = max(1, self._block // 2)
+        elif seconds < QUICK:
+            self._block = min(2 * self._block, MOST)
 
     def each(self, lanes: Sequence[Lane], do: Callable[[Lane], T]) -> list[T]:
         """What `do` gives for each lane; an error comes out when all are done, the first lane's first."""

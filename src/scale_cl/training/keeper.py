@@ -11,20 +11,24 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from scale_cl.errors import CheckpointError, Interrupted
+from scale_cl.learners import State
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint, Position
 from scale_cl.training.crew import Crew
 from scale_cl.training.lanes import Lane
+from scale_cl.training.packed import Packed
 
 FOLDER = "checkpoints"
 _NO_MATTER = {"seed", "seeds", "processes", "keep_state", "on_divergence"}  # what does not change a seed's bits
+_WRITERS = 4  # threads that write beside training: most of writing is waiting for the disk
 _log = logging.getLogger("scale_cl")
 
 
@@ -109,23 +113,25 @@ class Keeper:
         if self._beside is None:
             self._beside = bool(lanes) and all(lane.learner.device.type == "cuda" for lane in lanes)
         if self._beside:
-            self._writer = self._writer or ThreadPoolExecutor(1)
+            self._writer = self._writer or ThreadPoolExecutor(_WRITERS)
             taken = crew.each(lanes, self._taken)
-            self._writing = [self._writer.submit(self._write, *one) for one in taken]
+            self._writing = [self._writer.submit(self._write, one) for one in taken]
         else:
-            crew.each(lanes, lambda lane: self._write(*self._taken(lane)))
+            crew.each(lanes, lambda lane: self._write(self._taken(lane)))
         self._last = time.monotonic()
         if self._stop is not None and self._stop():
             self._written()
             raise Interrupted(f"stopped as asked; go on with: scale-cl resume {self.directory}")
 
-    def _taken(self, lane: Lane) -> tuple[Checkpoint, torch.cuda.Event | None]:
-        """The lane as it is now, of which training changes nothing any more, and when the device has it together."""
-        ready = None
+    def _taken(self, lane: Lane) -> _Taken:
+        """The lane as it is now, of which training changes nothing any more."""
+        packed = ready = None
         with lane.on_device():
             lane.learner.check_finite()
             state = lane.learner.state_dict()
             if lane.learner.device.type == "cuda":
+                packed = Packed(state["tensors"], next(lane.learner.net.parameters()).device)
+                state["tensors"] = {}
                 ready = torch.cuda.Event()
                 ready.record()
         now = Checkpoint(
@@ -141,7 +147,7 @@ class Keeper:
             seconds_wall=time.monotonic() - self._began,
             state=state,
         )
-        return now, ready
+        return _Taken(now, packed, ready)
 
     def _written(self) -> None:
         """Wait for what is being written; CheckpointError if any of it could not be."""
@@ -150,9 +156,8 @@ class Keeper:
         for one in writing:
             one.result()
 
-    def _write(self, now: Checkpoint, ready: torch.cuda.Event | None) -> None:
-        if ready is not None:
-            ready.synchronize()
+    def _write(self, taken: _Taken) -> None:
+        now = taken.complete()
         folder = self.folder(now.seed)
         try:
             checkpoint.write(folder, now)
@@ -207,6 +212,24 @@ class Keeper:
             )
         if len(found.matrix) != len(stream) or found.position.stage > len(lane.stages):
             raise CheckpointError(f"{path} is damaged: it has {len(found.matrix)} tasks, the stream has {len(stream)}")
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A checkpoint whose tensors may still be on their way."""
+
+    checkpoint: Checkpoint
+    packed: Packed | None = None  # its tensors, where they are on a device
+    ready: torch.cuda.Event | None = None  # when the device has them together
+
+    def complete(self) -> Checkpoint:
+        """With all tensors on the host; waits for the device."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        if self.packed is None:
+            return self.checkpoint
+        state: State = {"tensors": self.packed.unpacked(), "meta": self.checkpoint.state["meta"]}
+        return replace(self.checkpoint, state=state)
 
 
 def seed_folder(directory: Path, seed: int) -> Path:

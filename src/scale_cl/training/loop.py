@@ -110,7 +110,9 @@ def _go_through(
             stop = min(step + crew.block, epochs * batches[number])
             if keeper is not None:
                 stop = min(stop, keeper.next_due(before + step) - before)
+            began = time.perf_counter()
             crew.each(going, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
+            crew.took(time.perf_counter() - began)
             step = stop
             observer.stepped(before + step)
             if keeper is not None and keeper.due(before + step):

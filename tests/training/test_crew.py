@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 import torch
@@ -106,6 +108,27 @@ def test_one_lane_or_a_cpu_needs_no_threads() -> None:
     with crew_of(lanes) as crew:
         assert crew.block == 1
         assert crew.each(lanes, lambda lane: torch.initial_seed()) == [torch.initial_seed()]
+
+
+def test_in_turn_is_one_lane_after_another_each_in_its_own_thread() -> None:
+    learners, tracks = made([0, 1, 2])
+    lanes = [Lane(learner, track) for learner, track in zip(learners, tracks, strict=True)]
+    at_work: list[int] = []
+
+    def work(lane: Lane) -> tuple[int, int]:
+        at_work.append(lane.stream.seed)
+        assert len(at_work) == 1
+        time.sleep(0.01)
+        at_work.clear()
+        return lane.stream.seed, get_ident()
+
+    threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes}
+    crew = Crew(threads)
+    in_turn, each = crew.in_turn(lanes, work), crew.each(lanes, lambda lane: (lane.stream.seed, get_ident()))
+    for thread in threads.values():
+        thread.shutdown()
+    assert in_turn == each
+    assert [seed for seed, _ in in_turn] == [0, 1, 2]
 
 
 def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_quick() -> None:

@@ -51,6 +51,16 @@ class Crew:
         wait(doing)
         return [one.result() for one in doing]
 
+    def in_turn(self, lanes: Sequence[Lane], do: Callable[[Lane], T]) -> list[T]:
+        """As `each`, one lane after another: for what is many small calls, where threads would wait for one another.
+
+        Each of these calls lets go of the interpreter and wants it back at once, so that twenty threads at once take
+        several times as long as the same one by one. An error comes out at once.
+        """
+        if not self._threads:
+            return [do(lane) for lane in lanes]
+        return [self._threads[id(lane)].submit(do, lane).result() for lane in lanes]
+
 
 @contextmanager
 def crew_of(lanes: Sequence[Lane]) -> Iterator[Crew]:

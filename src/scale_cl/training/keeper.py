@@ -114,7 +114,7 @@ class Keeper:
             self._beside = bool(lanes) and all(lane.learner.device.type == "cuda" for lane in lanes)
         if self._beside:
             self._writer = self._writer or ThreadPoolExecutor(_WRITERS)
-            taken = crew.each(lanes, self._taken)
+            taken = crew.in_turn(lanes, self._taken)
             self._writing = [self._writer.submit(self._write, one) for one in taken]
         else:
             crew.each(lanes, lambda lane: self._write(self._taken(lane)))

@@ -104,7 +104,7 @@ def _go_through(
         stage, going = stages[number], [lane for lane in lanes if lane.stage == number]
         clock.start()
         observer.task_started(number, stage.name, epochs * batches[number])
-        crew.each(going, Lane.begin)
+        crew.in_turn(going, Lane.begin)
         before, step = epochs * sum(batches[:number]), min(lane.done for lane in going)
         while step < epochs * batches[number]:
             stop = min(step + crew.block, epochs * batches[number])
@@ -120,7 +120,7 @@ def _go_through(
                 clock.trained(going)
                 keeper.save([lane for lane in going if lane.done == step], crew)
                 clock.start()
-        crew.each(going, Lane.end)
+        crew.in_turn(going, Lane.end)
         _wait(lanes)
         clock.trained(going)
         rows = crew.each(going, partial(_tested, tasks=stage.tested))

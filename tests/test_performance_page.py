@@ -84,3 +84,15 @@ def test_seeds_without_graphs_have_the_matrices_they_have_in_graphs() -> None:
         alone = results.read(ROOT / f"results/speed/eager-seed-{number}/result.json")
         assert "run.capture=false" in alone.environment["command"]
         assert [seed.matrix for seed in alone.seeds] == [matrix]
+
+
+@pytest.mark.parametrize("stream", ["pmnist", "scifar10", "scifar100", "sminiimagenet"])
+def test_times_of_one_run_after_another_are_those_of_the_files(stream: str) -> None:
+    heads = next(cells for cells in LINES if cells[0] == "ours")
+    row = next(cells for cells in LINES if cells[-1] == f"`results/time/{stream}`")
+    for head, cell in zip(heads[1:-1], row[1:-1], strict=True):
+        result = results.read(ROOT / f"results/time/{stream}/{head.lower()}/seed-0/result.json")
+        assert (result.learner, result.stream) == (head.lower(), stream)
+        assert result.environment["alone"] is True
+        assert " /" not in result.environment["command"]
+        assert cell == f"{result.seeds[0].seconds_train:.1f}"

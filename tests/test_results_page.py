@@ -49,3 +49,10 @@ def test_a_row_agrees_with_its_file(row: re.Match[str]) -> None:
     assert int(seeds) == len(result.seeds)
     assert (acc, fm) == (measured(result.values("acc")), measured(result.values("fm")))
     assert " /" not in result.environment["command"], "a command without paths of one machine"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "/time/" in row["file"]], ids=lambda row: row["file"])
+def test_seconds_are_those_of_the_file_which_was_made_alone(row: re.Match[str]) -> None:
+    result = results.read(ROOT / row["file"])
+    assert result.environment["alone"] is True
+    assert row["cells"].split("|")[4].strip() == f"{result.seeds[0].seconds_train:.1f}"

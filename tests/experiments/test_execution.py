@@ -25,6 +25,20 @@ def test_the_result_is_that_of_a_plain_run_and_says_what_made_it(tmp_path: Path)
     assert sorted(path.name for path in run.folder.iterdir()) == ["result.json", "seeds"]
 
 
+def test_the_command_that_is_recorded_has_paths_as_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = planned(Path("here"), config(tasks=1))
+    message = as_message(run, None)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # as a worker may be
+    carry_out(message)
+    command = results.read(tmp_path / run.folder).environment["command"]
+    assert command.endswith(f"--out {run.folder}")
+    assert str(tmp_path) not in command
+
+
 def test_what_another_process_has_done_meanwhile_is_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
         "alone": run.alone,
         "features": run.features,
         "root": None if root is None else str(root.absolute()),
+        "words": arguments(run, root),  # with paths as they were given, for the record
     }
 
 
@@ -52,17 +53,17 @@ def carry_out(message: dict[str, Any], observer: Observer | None = None, *, pati
     with _locked(run.folder, _PATIENCE if patience is None else patience):
         if not is_done(run):
             _remove_half_written(run.folder)
-            _train(run, root, observer)
+            _train(run, root, message["words"], observer)
 
 
-def _train(run: PlannedRun, root: Path | None, observer: Observer | None) -> None:
+def _train(run: PlannedRun, root: Path | None, words: list[str], observer: Observer | None) -> None:
     began = time.perf_counter()
     if run.features:
         seeds = train_and_keep_features(run.config, run.folder, root, observer)
     else:
         seeds = training.run(run.config, root=root, observer=observer)
     seconds = time.perf_counter() - began
-    environment = describe(choose_device(run.config.run.device), run.config.run.threads, arguments(run, root))
+    environment = describe(choose_device(run.config.run.device), run.config.run.threads, words)
     environment |= {ALONE: run.alone, "experiment": run.experiment}
     try:
         RunResult(tuple(seeds), environment, seconds).write(run.folder)

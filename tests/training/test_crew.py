@@ -135,16 +135,18 @@ def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_qu
     with ThreadPoolExecutor(1) as thread:
         crew = Crew({0: thread})
         first = crew.block
-        crew.took((crews.QUICK + crews.SLOW) / 2)
+        crew.took(first, (crews.QUICK + crews.SLOW) / 2)
         assert crew.block == first
-        crew.took(2 * crews.SLOW)
+        crew.took(first, 2 * crews.SLOW)
+        assert crew.block == first // 2
+        crew.took(crew.block - 1, 0.0)  # the last one of a task
         assert crew.block == first // 2
         for _ in range(20):
-            crew.took(2 * crews.SLOW)
+            crew.took(crew.block, 2 * crews.SLOW)
         assert crew.block == 1
         for _ in range(20):
-            crew.took(0.0)
+            crew.took(crew.block, 0.0)
         assert crew.block == crews.MOST
     alone = Crew({})
-    alone.took(0.0)
+    alone.took(1, 0.0)
     assert alone.block == 1  # progress after every step

@@ -34,13 +34,16 @@ class Crew:
         """
         return self._block
 
-    def took(self, seconds: float) -> None:
-        """How long a block was: the next ones are to be long enough not to matter and short enough to see progress."""
+    def took(self, steps: int, seconds: float) -> None:
+        """How long a block was: the next ones are to be long enough not to matter and short enough to see progress.
+
+        One that was cut short, by a task's end or a checkpoint, says nothing of longer ones being quick.
+        """
         if not self._threads:
             return
         if seconds > SLOW:
             self._block = max(1, self._block // 2)
-        elif seconds < QUICK:
+        elif seconds < QUICK and steps == self._block:
             self._block = min(2 * self._block, MOST)
 
     def each(self, lanes: Sequence[Lane], do: Callable[[Lane], T]) -> list[T]:

@@ -112,7 +112,7 @@ def _go_through(
                 stop = min(stop, keeper.next_due(before + step) - before)
             began = time.perf_counter()
             crew.each(going, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
-            crew.took(time.perf_counter() - began)
+            crew.took(stop - step, time.perf_counter() - began)
             step = stop
             observer.stepped(before + step)
             if keeper is not None and keeper.due(before + step):

@@ -91,11 +91,12 @@ def logit_distance_and_gradient(logits: Tensor, stored: Tensor, exists: Tensor |
 def softened_divergence(logits: Tensor, stored: Tensor, exists: Tensor | None, temperature: float) -> Tensor:
     """Divergence KL(stored || logits) of the outputs softened at `temperature`: the mean over all elements.
 
-    No factor of temperature squared, and the mean runs over samples and existing columns, as in the CTN authors' code.
+    No factor of temperature squared, and the mean runs over samples and existing columns, as in the CTN authors' code;
+    a sample without any has no divergence, and counts.
     """
     if exists is None:
         exists = torch.ones_like(stored, dtype=torch.bool)
     target = torch.where(exists, stored / temperature, torch.full_like(stored, NO_CLASS)).log_softmax(1)
     output = torch.where(exists, logits / temperature, torch.full_like(logits, NO_CLASS)).log_softmax(1)
     terms = torch.where(exists, target.exp() * (target - output), torch.zeros_like(target))
-    return (terms.sum(1) / exists.sum(1)).mean()
+    return (terms.sum(1) / exists.sum(1).clamp(min=1)).mean()

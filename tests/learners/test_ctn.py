@@ -31,6 +31,7 @@ class PlainCtn:
         self.semantic: dict[int, list[Sample]] = {}
         self.semantic_slots = semantic
         self.held: dict[int, int] = {}  # samples that ever went to the semantic memory
+        self.own = 0  # replayed samples of the task that was open
 
     def begin_task(self, learner: Ctn, task: int) -> None:
         self.net.meet(learner)
@@ -69,16 +70,23 @@ class PlainCtn:
         c = self.config
         x, y = _apart(samples)
         loss = torch.zeros((), dtype=torch.float64) if known else self.net.loss(x, y, [self.task] * len(y))
-        finished = [place for place in self.stored if place[0] != self.task]
-        assert len(places) == min(c.replay, self.slots, len(finished))
+        candidates = [place for place in self.stored if place[0] != self.task]
+        if c.replay_current and candidates:
+            candidates += [(self.task, slot) for slot in range(len(self.episodic[self.task]))]
+        assert len(places) == min(c.replay, self.slots, len(candidates))
         if places:
-            assert set(places) <= set(finished)
+            assert set(places) <= set(candidates)
+            self.own += sum(task == self.task for task, _ in places)
             x, y = _apart([self.episodic[task][slot] for task, slot in places])
             o = self.net.logits(x, [task for task, _ in places])
             loss = loss + mean_ce(o, y)
             softened = [F.log_softmax(one / c.temperature, 0) for one in o]
-            pairs = zip(softened, places, strict=True)
-            divergences = [F.kl_div(one, self.stored[place], reduction="none").mean() for one, place in pairs]
+            divergences = [
+                torch.zeros((), dtype=torch.float64)  # nothing is stored of the open task
+                if place[0] == self.task
+                else F.kl_div(one, self.stored[place], reduction="none").mean()
+                for one, place in zip(softened, places, strict=True)
+            ]
             loss = loss + c.distillation * torch.stack(divergences).mean()
         found = gradients(loss, self.net.base) if loss.requires_grad else {}
         for name, p in self.net.base.items():
@@ -157,8 +165,16 @@ STRONG = {"inner_lr": 0.1, "outer_lr": 0.5}
         {"clip": 1e-3},
         {"temperature": 2.0, "distillation": 10.0},
         {"reuse_batch": True},
+        {"replay_current": True},
     ],
-    ids=["as the paper", "other numbers of steps", "gradient that is clipped", "other divergence", "stale gradient"],
+    ids=[
+        "as the paper",
+        "other numbers of steps",
+        "gradient that is clipped",
+        "other divergence",
+        "stale gradient",
+        "current task too",
+    ],
 )
 @pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
@@ -167,10 +183,13 @@ def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: d
         both.task(task, 3, 4, 4, 4, 4, 4)
     both.task("b", 3, 4, 4)  # comes back
     assert both.sizes == {5}
+    assert (both.plain.own > 0) == values.get("replay_current", False)
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"reuse_batch": True, "stored_in_training": True}], ids=["ours", "the authors'"]
+    "values",
+    [{}, {"reuse_batch": True, "stored_in_training": True, "replay_current": True}],
+    ids=["ours", "the authors'"],
 )
 def test_resnet_steps_are_those_of_the_plain_computation(values: dict[str, Any]) -> None:
     # batch norm over so few samples throws larger steps out, and any rounding with them

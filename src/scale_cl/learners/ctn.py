@@ -4,10 +4,12 @@ The base network is trained on the batch and on the episodic memory (inner step)
 (outer step), whose samples the base network has not seen yet: the first sample of a batch goes there, and the one that
 went there before joins the batch in its place.
 
-Departures from the authors' code, each with a setting for its way: there the second inner step takes the batch's
-gradient through the forward of the first one, made with parameters that have changed since (`reuse_batch`; here it is
-computed afresh), and outputs are stored with the statistics of the batch that they are computed in
-(`stored_in_training`).
+Departures from the authors' code with a setting for its way: there the second inner step takes the batch's gradient
+through the forward of the first one, made with parameters that have changed since (`reuse_batch`; here it is computed
+afresh), outputs are stored with the statistics of the batch that they are computed in (`stored_in_training`), and from
+the second task on the open task is replayed too, without a divergence, as nothing is stored of it
+(`replay_current`). Without one: there a batch enters the memory before its step, not after it, and with more than 75
+episodic slots of larger images the outer step takes 64 semantic samples, not all.
 
 The outer step runs over all semantic samples at once, so its size grows with each task. It could be padded to some
 capacity but for the batch statistics, in which padding would take part: so the step is recorded anew in every task.
@@ -49,6 +51,7 @@ class CtnConfig(ReplayConfig):
         False, "as a task ends, store outputs by the statistics of the batch that they are computed in"
     )
     reuse_batch: bool = setting(False, "take the batch's gradient once for all inner steps of an outer step")
+    replay_current: bool = setting(False, "once a task is finished, replay samples of the current one too")
     task_embedding: int = setting(0, "width of the task embedding; 0: 16 with the mlp, 64 with the resnet18", low=0)
 
 
@@ -120,6 +123,9 @@ class Ctn(ReplayLearner):
     def _distance(self, o: Tensor, rows: Tensor, stats: StepStats) -> Tensor:
         """KL(stored outputs || outputs `o`) of replayed samples, by its weight."""
         stored, exists = self.memory.logits["class"].get(rows, o.shape[1])
+        if self.config.replay_current:
+            finished = (self.memory.task[rows] != self._task)[:, None].expand_as(stored)
+            exists = finished if exists is None else exists & finished
         divergence = softened_divergence(o, stored, exists, self.config.temperature)
         stats["divergence"] = divergence.detach()
         return self.config.distillation * divergence
@@ -151,6 +157,9 @@ class Ctn(ReplayLearner):
 
     def _replay_size(self) -> int:
         return min(super()._replay_size(), self.memory.slots)
+
+    def _replays_current(self) -> bool:
+        return self.config.replay_current and self.memory.available() > 0
 
     # ---- tasks and state ---------------------------------------------------------------------------------------------
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scale_cl.learners import catalog
 from scale_cl.training.packed import Packed
+from tests.learners.tiny import COLOUR, teach
 
 DTYPES = [torch.float32, torch.uint8, torch.int64, torch.bool, torch.bfloat16, torch.float64, torch.int32]
 
@@ -34,3 +37,17 @@ def test_what_is_packed_no_longer_follows_and_what_is_elsewhere_stays() -> None:
     one.zero_()
     assert packed.unpacked()["a"].tolist() == [1, 1, 1]
     assert elsewhere.unpacked()["a"] is one
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_a_learner_goes_on_from_a_packed_state(name: str) -> None:
+    learner, other = (catalog.make(name, COLOUR, seed=seed) for seed in (0, 1))
+    teach(learner)
+    state = learner.state_dict()
+    packed = Packed(state["tensors"], torch.device("cpu")).unpacked()
+    other.load_state_dict({"tensors": packed, "meta": state["meta"]})
+    for one in (learner, other):
+        teach(one, tasks=1, first=3)
+    now, there = learner.state_dict()["tensors"], other.state_dict()["tensors"]
+    assert now.keys() == there.keys()
+    assert all(torch.equal(now[key], there[key]) for key in now)

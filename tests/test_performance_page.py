@@ -65,7 +65,7 @@ def test_seconds_on_a_gpu_are_those_of_the_file(cells: list[str]) -> None:
 
 
 def test_accuracies_by_precision_are_those_of_the_files() -> None:
-    where = {"tf32": "scifar100/scale", "bf16": "precision/scifar100-bf16", "fp32": "precision/scifar100-fp32"}
+    where = {"tf32": "kept/scifar100-ring", "bf16": "precision/scifar100-bf16", "fp32": "precision/scifar100-fp32"}
     for precision, folder in where.items():
         result = results.read(ROOT / f"results/{folder}/result.json")
         assert result.seeds[0].config["run"]["precision"] == precision
@@ -78,7 +78,7 @@ def test_accuracies_by_precision_are_those_of_the_files() -> None:
 
 def test_seeds_without_graphs_have_the_matrices_they_have_in_graphs() -> None:
     together = {
-        seed.seed: seed.matrix for seed in results.read(ROOT / "results/speed/scifar100-5-seeds/result.json").seeds
+        seed.seed: seed.matrix for seed in results.read(ROOT / "results/kept/scifar100-ring-5-seeds/result.json").seeds
     }
     for number, matrix in together.items():
         alone = results.read(ROOT / f"results/speed/eager-seed-{number}/result.json")

@@ -37,6 +37,16 @@ def test_what_it_says_of_the_plain_implementation_is_in_its_files(stream: str, p
         assert f"{acc:.2f} / {fm:.2f}" in words
 
 
+def test_what_it_says_of_all_seeds_on_mini_imagenet_is_in_the_two_files() -> None:
+    words = " ".join((ROOT / "docs/results.md").read_text().split())
+    parts = [
+        results.read(ROOT / f"results/sminiimagenet/{name}/result.json") for name in ("scale", "scale-seeds-5-to-14")
+    ]
+    assert sorted(seed.seed for part in parts for seed in part.seeds) == list(range(15))
+    acc, fm = (measured([value for part in parts for value in part.values(measure)]) for measure in ("acc", "fm"))
+    assert f"over all fifteen seeds {acc} / {fm}" in words
+
+
 def test_the_page_has_rows() -> None:
     assert len(ROWS) > 5
 
@@ -56,3 +66,12 @@ def test_seconds_are_those_of_the_file_which_was_made_alone(row: re.Match[str]) 
     result = results.read(ROOT / row["file"])
     assert result.environment["alone"] is True
     assert row["cells"].split("|")[4].strip() == f"{result.seeds[0].seconds_train:.1f}"
+
+
+@pytest.mark.parametrize("stream", ["pmnist", "scifar100"])
+def test_what_it_says_of_the_last_samples_is_in_their_file(stream: str) -> None:
+    words = " ".join((ROOT / "docs/results.md").read_text().split())
+    found = json.loads((ROOT / f"results/kept/last-samples-{stream}.json").read_text())
+    for kind, value in found["mean"].items():
+        assert value == pytest.approx(fmean(one for seed in found["seeds"] for one in seed[kind]))
+        assert f"{value:.3f}" in words

@@ -144,8 +144,9 @@ class EpisodicMemory:
 
         `logits` [n, classes] are kept with the samples, in the room that `reserve_logits` made as the task was opened.
         """
-        if self.on_host and self.policy == "ring" and logits is None:
-            self._write_ring(x, y)
+        if self.on_host and self.policy != "class-ring" and logits is None:
+            (self._write_ring if self.policy == "ring" else self._write_reservoir)(x, y)
+            self._seen += len(y)
             return
         rows, source, hit = self._places(y)
         set_rows(self.x, rows, x[source], hit)
@@ -165,7 +166,19 @@ class EpisodicMemory:
             own, batch = slice(begin + place, begin + place + n), slice(first, first + n)
             self.x[own], self.y[own], self.stored[own] = x[batch], y[batch], True
             first += n
-        self._seen += len(y)
+
+    def _write_reservoir(self, x: Tensor, y: Tensor) -> None:
+        """What `write` does to a reservoir, where the host can see how few samples of a batch are kept."""
+        assert self._open is not None, "write needs an open task"
+        kept: dict[int, int] = {}  # slot: which sample of the batch, the last one that falls on it
+        for i, chance in enumerate(self._chances(len(y)).tolist()):
+            came = self.seen[self._open] + i
+            place = came if came < self.slots else int(chance * (came + 1))
+            if place < self.slots:
+                kept[place] = i
+        if kept:
+            rows, batch = self._open * self.slots + torch.tensor(list(kept)), torch.tensor(list(kept.values()))
+            self.x[rows], self.y[rows], self.stored[rows] = x[batch], y[batch], True
 
     def _places(self, y: Tensor) -> tuple[Tensor, slice | Tensor, Tensor | None]:
         """Rows, which sample of the batch goes into each, and which of the rows get one (None: all)."""
@@ -174,7 +187,7 @@ class EpisodicMemory:
         if self.policy == "ring":
             kept = slice(n - min(n, self.slots), n)
             return self._base + (self._seen + order[kept]) % self.slots, kept, None
-        place = self._reservoir_places(order) if self.policy == "reservoir" else self._class_places(y)
+        place = self._reservoir_places(n) if self.policy == "reservoir" else self._class_places(y)
         # several of a batch may fall on one slot: the last one stays
         last = torch.full((self.slots + 1,), -1, device=self.device)
         last = last.scatter_reduce_(0, place, order, "amax")[: self.slots]
@@ -201,12 +214,14 @@ class EpisodicMemory:
             kept.width[rows] = 0
         self._count()
 
-    def _reservoir_places(self, order: Tensor) -> Tensor:
+    def _reservoir_places(self, n: int) -> Tensor:
         """Vitter's algorithm R over the open task's samples; `slots` stands for not kept."""
-        number = self._seen + order
-        drawn = torch.rand(len(order), generator=self._generator, device=self.device, dtype=torch.float64)
-        place = torch.where(number < self.slots, number, (drawn * (number + 1)).long())
+        came = self._seen + torch.arange(n, device=self.device)
+        place = torch.where(came < self.slots, came, (self._chances(n) * (came + 1)).long())
         return place.clamp(max=self.slots)
+
+    def _chances(self, n: int) -> Tensor:
+        return torch.rand(n, generator=self._generator, device=self.device, dtype=torch.float64)
 
     def _class_places(self, y: Tensor) -> Tensor:
         """A ring per class inside the task's block; more classes than slots share them."""

@@ -2,7 +2,8 @@
 
 It is written from the method's description, not from the learner, and shares no code with the package. Nothing here is
 allocated ahead: there are as many heads, embedding vectors and discriminator outputs as tasks have come. Only what is
-random comes from outside: the initial values of new parts, the rows of each replay draw and the noise.
+random comes from outside: the initial values of new parts, the rows of each replay draw, the noise and the chances by
+which a reservoir keeps what comes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Choices:
     lambda2: float = 1.0
     lambda3: float = 0.03
     slots: int = 50
+    reservoir: bool = True  # otherwise the last samples stay
     n_in: int = 1
     n_out: int = 1
     n_ad: int = 1
@@ -65,6 +67,7 @@ class Draws:
 
     replay: list[list[tuple[int, int]]] = field(default_factory=list)  # (task, slot) of every replayed sample
     noise: list[Tensor] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)  # one for every sample that came
 
 
 class PlainScale:
@@ -176,7 +179,7 @@ class PlainScale:
     def observe(self, x: Tensor, y: list[int], stored: Tensor, draws: Draws) -> None:
         """One batch: `x` in the units the trunk sees; `stored` is the same as the memory keeps it."""
         c = self.choices
-        queue = Draws(list(draws.replay), list(draws.noise))
+        queue = Draws(list(draws.replay), list(draws.noise), list(draws.chances))
         features, tasks, replay = torch.empty(0), [self.task], [Sample(torch.empty(0), 0)]
         for _ in range(c.n_out):
             start = self.base
@@ -203,7 +206,7 @@ class PlainScale:
         assert not queue.replay, "the learner drew more replay than the method has"
         assert not queue.noise, "the learner drew more noise than the method has"
         for sample, label in zip(stored, y, strict=True):
-            self._write(Sample(sample.clone(), label))
+            self._write(Sample(sample.clone(), label), queue)
 
     def _inner_step(self, base: Parameters, phi: Parameters, x: Tensor, y: list[int], queue: Draws) -> Parameters:
         """Theta and the heads after one step of SGD on batch and replay."""
@@ -243,13 +246,16 @@ class PlainScale:
     def _prepared(self, stored: Tensor, like: Tensor) -> Tensor:
         return stored.to(like.dtype) / self.pixel_max
 
-    def _write(self, sample: Sample) -> None:
-        ring, place = self.memory[self.task], self.written[self.task] % self.choices.slots
-        if place == len(ring):
-            ring.append(sample)
-        else:
-            ring[place] = sample
+    def _write(self, sample: Sample, queue: Draws) -> None:
+        kept, came, slots = self.memory[self.task], self.written[self.task], self.choices.slots
+        chance = queue.chances.pop(0) if self.choices.reservoir else 0.0
         self.written[self.task] += 1
+        if len(kept) < slots:
+            kept.append(sample)
+        elif not self.choices.reservoir:
+            kept[came % slots] = sample
+        elif chance < slots / (came + 1):  # and then each of the slots alike
+            kept[int(chance * (came + 1))] = sample
 
     def end_task(self) -> None:
         """Keep the logits of this moment, in evaluation mode."""

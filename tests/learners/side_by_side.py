@@ -72,11 +72,12 @@ def parts_of(learner: Scale) -> Parts:
 
 
 class _Noise(TorchFunctionMode):
-    """Notes every normal draw that is made while it is in force."""
+    """Notes every normal draw that is made while it is in force, and every uniform one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.drawn: list[Tensor] = []
+        self.chances: list[float] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -84,6 +85,8 @@ class _Noise(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func in (torch.randn, torch.randn_like, torch.normal, Tensor.normal_):
             self.drawn.append(out.detach().clone())
+        elif func is torch.rand:
+            self.chances += out.tolist()
         return out
 
 
@@ -104,7 +107,7 @@ def recorded(learner: Scale) -> Iterator[Draws]:
             yield draws
     finally:
         learner.memory.draws = drawn  # type: ignore[method-assign]
-    draws.noise = noise.drawn
+    draws.noise, draws.chances = noise.drawn, noise.chances
 
 
 def choices_of(learner: Scale) -> Choices:
@@ -118,6 +121,7 @@ def choices_of(learner: Scale) -> Choices:
         lambda2=c.lambda2,
         lambda3=c.lambda3,
         slots=c.memory,
+        reservoir=c.memory_policy == "reservoir",
         n_in=c.inner_steps,
         n_out=c.outer_steps,
         n_ad=c.discriminator_steps,

@@ -27,6 +27,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "discriminator on the FiLM-ed features, fake": {"discriminator_on": "film", "adversarial": "fake"},
     "logits refreshed": {"refresh_logits": True},
     "separate forwards": {"forward": "separate"},
+    "the last samples kept": {"memory_policy": "ring"},
     "running statistics left as they are": {"norm_on_memory": False},
     "two inner in two outer steps": {"inner_steps": 2, "outer_steps": 2},
     "two discriminator steps": {"discriminator_steps": 2},
@@ -40,6 +41,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "other weights of the losses": {"lambda1": 0.3, "lambda2": 2.0, "lambda3": 0.9},
 }
 MLP_IS_ENOUGH = {
+    "the last samples kept",
     "weight average and two inner steps",
     "adversarial loss with a plus",
     "discriminator on the FiLM-ed features, fake",
@@ -100,8 +102,9 @@ def test_the_papers_own_sizes_give_the_same_resnet_steps() -> None:
     assert sorted(set(both.sizes)) == [50, 64]
 
 
-def test_tasks_of_unequal_batches_fill_a_ring_less_or_more() -> None:
-    both = SideBySide(PIXELS, ScaleConfig(memory=7, replay=9, **STRONG))
+@pytest.mark.parametrize("policy", ["reservoir", "ring"])
+def test_tasks_of_unequal_batches_fill_a_memory_less_or_more(policy: Any) -> None:
+    both = SideBySide(PIXELS, ScaleConfig(memory=7, replay=9, memory_policy=policy, **STRONG))
     both.task("short", 3, steps=1, batch=3)
     both.task("long", 3, steps=4, batch=5)
     both.task("wide", 3, steps=1, batch=11)

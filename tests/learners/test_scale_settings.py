@@ -29,7 +29,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert (c.inner_lr, c.outer_lr, c.adversarial_lr) == (0.01, 0.1, 0.001)
     assert (c.lambda1, c.lambda2, c.lambda3) == (1, 1, 0.03)
     assert (c.inner_steps, c.outer_steps, c.discriminator_steps) == (1, 1, 1)
-    assert (c.memory, c.replay, c.memory_policy) == (50, 64, "ring")
+    assert (c.memory, c.replay) == (50, 64)
     assert c.adversary
     assert c.derpp
     assert c.generator
@@ -43,6 +43,10 @@ def test_the_defaults_are_the_papers() -> None:
     assert not c.refresh_logits
     assert not c.second_order
     assert (c.weight_average, c.standardise, c.augment) == (0, False, "none")
+
+
+def test_of_which_samples_are_kept_the_paper_says_nothing() -> None:
+    assert ScaleConfig().memory_policy == "reservoir"
 
 
 def test_batch_norm_of_which_the_paper_says_nothing_is_measured_on_the_memory() -> None:

@@ -27,7 +27,7 @@ CASES: dict[str, tuple[str, InputSpec, dict[str, Any]]] = {
     "scale, average, one head": ("scale", DOMAIN, EMA),
     "scale, standardised": ("scale", COLOUR, {"standardise": True}),
     "scale, augmented": ("scale", COLOUR, {"augment": "crop-flip"}),
-    "scale, reservoir": ("scale", SPLIT, {"memory": 5, "memory_policy": "reservoir"}),
+    "scale, ring": ("scale", SPLIT, {"memory": 5, "memory_policy": "ring"}),
     "scale, class-ring": ("scale", SPLIT, {"memory": 6, "memory_policy": "class-ring"}),
     "scale, refreshed logits": ("scale", SPLIT, {"refresh_logits": True}),
     "scale, ablations": ("scale", SPLIT, {"adversary": False, "derpp": False, "generator": False}),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from scale_cl.learners.base import StepStats
-from scale_cl.learners.replay import ReplayConfig, ReplayLearner, Samples
+from scale_cl.learners.replay import MEMORY_POLICY, ReplayConfig, ReplayLearner, Samples
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy, logit_distance
 from scale_cl.memory import Policy
@@ -22,10 +22,7 @@ from scale_cl.settings import setting
 class DerConfig(ReplayConfig):
     """Settings of DER."""
 
-    memory_policy: Policy = setting(
-        "reservoir",
-        "which samples a task's slots keep: ring (the last), class-ring (the last of each class), reservoir (uniform)",
-    )
+    memory_policy: Policy = setting("reservoir", MEMORY_POLICY)
     lr: float = setting(0.03, "learning rate", above=0)
     updates: int = setting(3, "gradient steps a batch, each with fresh draws", low=1)
     alpha: float = setting(1.0, "weight of the distance to the stored logits", low=0)

@@ -17,6 +17,9 @@ from scale_cl.ragged import taken
 from scale_cl.settings import setting
 
 NORM_ON_MEMORY = "when a task ends, measure batch norm's running statistics anew: on the memory, by the weights of then"
+MEMORY_POLICY = (
+    "which samples a task's slots keep: ring (the last), class-ring (the last of each class), reservoir (uniform)"
+)
 _MEASURED, _AT_ONCE = 1024, 64  # samples that statistics of batch norm are measured on: in all, and in one forward
 
 
@@ -25,10 +28,7 @@ class MemoryConfig(LearnerConfig):
     """Settings of every learner with a memory."""
 
     memory: int = setting(50, "memory slots a task", low=1)
-    memory_policy: Policy = setting(
-        "ring",
-        "which samples a task's slots keep: ring (the last), class-ring (the last of each class), reservoir (uniform)",
-    )
+    memory_policy: Policy = setting("ring", MEMORY_POLICY)
     norm_on_memory: bool = setting(False, NORM_ON_MEMORY)
 
 

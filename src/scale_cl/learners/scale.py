@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.func import functional_call
 
 from scale_cl.learners.base import State, StepStats, plain_copy
-from scale_cl.learners.replay import NORM_ON_MEMORY, ReplayConfig, ReplayLearner, Samples
+from scale_cl.learners.replay import MEMORY_POLICY, NORM_ON_MEMORY, ReplayConfig, ReplayLearner, Samples
 from scale_cl.learners.scale_by_hand import ScaleByHand, applies
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy, logit_distance, weighted_cross_entropy
+from scale_cl.memory import Policy
 from scale_cl.nets import Backbone, Discriminator, ParameterGenerator
 from scale_cl.nets.film import FilmForm, Films
 from scale_cl.settings import setting
@@ -69,6 +70,7 @@ class ScaleConfig(ReplayConfig):
         "largest norm of the inner and of the outer gradient; longer ones are shortened; 0: off, the paper",
         low=0,
     )
+    memory_policy: Policy = setting("reservoir", MEMORY_POLICY)
     norm_on_memory: bool = setting(True, NORM_ON_MEMORY)
     task_embedding: int = setting(0, "width of the task embedding; 0: 16 with the mlp, 64 with the resnet18", low=0)
 

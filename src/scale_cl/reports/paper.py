@@ -123,6 +123,7 @@ _SETTINGS: dict[str, dict[str, object]] = {  # the same on all streams; a field 
         "clip": 1.0,
     },
     "scale": {
+        "memory_policy": "reservoir",
         "replay": 64,
         "adversarial_lr": 0.001,
         "lambda1": 1.0,

@@ -70,7 +70,12 @@ def main() -> None:
         found.append(measured(Scale(stream.spec, config, seed=seed), stream, seed))
     mean = {name: fmean(v for one in found for v in one[name]) for name in found[0]}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps({"stream": asked.stream, "seeds": found, "mean": mean}, indent=1) + "\n")
+    asked.out.write_text(
+        json.dumps(
+            {"stream": asked.stream, "memory_policy": config.memory_policy, "seeds": found, "mean": mean}, indent=1
+        )
+        + "\n"
+    )
     print(f"{asked.stream}: " + ", ".join(f"{name} {value:.3f}" for name, value in mean.items()))
 
 

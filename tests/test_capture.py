@@ -100,7 +100,7 @@ def test_what_cannot_be_recorded_still_runs_and_says_so() -> None:
 @pytest.mark.parametrize(
     "values",
     [{}, {"weight_average": 0.9, "memory_policy": "ring"}, {"ce": "added", "memory_policy": "class-ring"}],
-    ids=["as the paper", "average and reservoir", "class-ring"],
+    ids=["as the paper", "average and ring", "class-ring"],
 )
 def test_a_learner_learns_the_same_with_and_without_graphs(shape: tuple[int, ...], values: dict[str, object]) -> None:
     spec = InputSpec(shape, 255.0, "task")

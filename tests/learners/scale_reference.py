@@ -207,6 +207,7 @@ class PlainScale:
         assert not queue.noise, "the learner drew more noise than the method has"
         for sample, label in zip(stored, y, strict=True):
             self._write(Sample(sample.clone(), label), queue)
+        assert not queue.chances, "the learner drew more chances than samples came"
 
     def _inner_step(self, base: Parameters, phi: Parameters, x: Tensor, y: list[int], queue: Draws) -> Parameters:
         """Theta and the heads after one step of SGD on batch and replay."""
@@ -264,19 +265,19 @@ class PlainScale:
         if self.choices.norm_on_memory and isinstance(self.trunk, ResNet):
             self._measure(self.trunk, like=some)
         for task in self.finished if self.choices.refresh_logits else [self.task]:
-            ring = self.memory[task]
-            x = self._prepared(torch.stack([sample.x for sample in ring]), like=some)
+            kept = self.memory[task]
+            x = self._prepared(torch.stack([sample.x for sample in kept]), like=some)
             predicting = {**self.base, **self.average}
-            features, logits = self._forward(predicting, self.generator, x, [task] * len(ring), training=False)
-            for sample, h in zip(ring, logits, strict=True):
+            features, logits = self._forward(predicting, self.generator, x, [task] * len(kept), training=False)
+            for sample, h in zip(kept, logits, strict=True):
                 sample.h = h.detach()
             if self.choices.adversary:
-                for sample, d in zip(ring, self._tell_tasks(self.discriminator, features), strict=True):
+                for sample, d in zip(kept, self._tell_tasks(self.discriminator, features), strict=True):
                     sample.d = d.detach()
 
     def _measure(self, trunk: ResNet, *, like: Tensor) -> None:
         """Means of the statistics of pieces of all that is stored, each with samples from all over it."""
-        stored = [(task, sample.x) for task, ring in enumerate(self.memory) for sample in ring]
+        stored = [(task, sample.x) for task, kept in enumerate(self.memory) for sample in kept]
         size = min(64, len(stored))
         pieces = math.ceil(len(stored) / size)  # a test stores less than is measured at most
         usual = trunk.share

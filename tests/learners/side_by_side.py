@@ -187,10 +187,10 @@ class SideBySide:
     def compare_stored(self) -> None:
         """Samples, labels, h and d of every slot of every finished task."""
         memory = self.learner.memory
-        for task, ring in enumerate(self.plain.memory):
+        for task, block in enumerate(self.plain.memory):
             rows = memory.rows_of(task)
-            assert rows.tolist() == [task * memory.slots + place for place in range(len(ring))]
-            for row, sample in zip(rows, ring, strict=True):
+            assert rows.tolist() == [task * memory.slots + place for place in range(len(block))]
+            for row, sample in zip(rows, block, strict=True):
                 assert torch.equal(memory.x[row], sample.x)
                 assert int(memory.y[row]) == sample.y
                 for kind, own in (("class", sample.h), ("task", sample.d)):

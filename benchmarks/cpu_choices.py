@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from scale_cl import files
-from scale_cl.bench.floor import Floor, images
+from scale_cl.bench.bench_data import Material, material, new_learner
 from scale_cl.bench.history import SCHEMA
-from scale_cl.bench.material import Material, material, new_learner
+from scale_cl.bench.lower_bound import Floor, images
 from scale_cl.bench.steps import filled
 from scale_cl.learners import Compute, Learner
 from scale_cl.training.environment import describe

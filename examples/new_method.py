@@ -36,7 +36,7 @@ class Calm(ReplayLearner):
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         stats = StepStats()
-        for samples in self._rounds(x, y, self.config.updates):  # the batch, and a draw from the memory
+        for samples in self._replay_batches(x, y, self.config.updates):  # the batch, and a draw from the memory
             logits = self.net(samples.x, samples.task)[2]
             loss = cross_entropy(logits, samples.y)
             if samples.rows is not None:
@@ -44,7 +44,7 @@ class Calm(ReplayLearner):
                 taught = self._evaluated(old, tasks)[2].softmax(1)
                 loss = loss + self.config.calm * (logits[samples.n :].softmax(1) - taught).square().sum(1).mean()
             self._descend(loss, self._base, self.config.lr)
-            self._base_moved()  # the average follows
+            self._update_average()  # the average follows
             stats["loss"] = loss.detach()
         return stats
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scale_cl import ragged
+from scale_cl import ragged_rows
 from scale_cl.memory import EpisodicMemory, Policy
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ POLICIES: tuple[Policy, ...] = ("ring", "class-ring", "reservoir")
 def little_room() -> Iterator[None]:
     """Where this is imported, stored logits outgrow their room within a few tasks, as elsewhere within hundreds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ragged, "FIRST_ROOM", 128)
+        patch.setattr(ragged_rows, "FIRST_ROOM", 128)
         yield
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scale_cl.errors import CheckpointError
 from scale_cl.memory import Policy
-from scale_cl.ragged import RaggedRows
+from scale_cl.ragged_rows import RaggedRows
 from tests.numbered_memory import CPU, POLICIES, filled, held, little_room, memory, numbered, write  # noqa: F401
 
 

@@ -29,7 +29,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def page() -> str:
     """The page as Markdown."""
     from scale_cl.learners import LearnerConfig, MemoryConfig
-    from scale_cl.learners import catalog as learners
+    from scale_cl.learners import registry as learners
     from scale_cl.training.config import RunSettings, StreamSettings
 
     parts = [
@@ -94,7 +94,7 @@ def _doc(field: dataclasses.Field[Any]) -> str:
 
 def _paper(name: str) -> str:
     """What is set otherwise on which streams."""
-    from scale_cl.learners import catalog as learners
+    from scale_cl.learners import registry as learners
     from scale_cl.streams import catalog as streams
 
     lines = []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scale_cl.errors import ScaleClError
     from scale_cl.estimator import ContinualClassifier, ScaleClassifier
     from scale_cl.learners.scale import Scale, ScaleConfig
-    from scale_cl.nets import OwnBackbone
+    from scale_cl.nets import CustomBackbone
     from scale_cl.results import RunResult, SeedResult
     from scale_cl.streams import InputSpec, Stream, Task, TaskInfo
     from scale_cl.training import train, train_many
@@ -25,7 +25,7 @@ _HOMES = {
     "Config": "scale_cl.training.config",
     "ContinualClassifier": "scale_cl.estimator",
     "InputSpec": "scale_cl.streams",
-    "OwnBackbone": "scale_cl.nets",
+    "CustomBackbone": "scale_cl.nets",
     "RunResult": "scale_cl.results",
     "Scale": "scale_cl.learners.scale",
     "ScaleClError": "scale_cl.errors",
@@ -44,8 +44,8 @@ _MODULES = ("learners", "metrics", "streams")
 __all__ = [
     "Config",
     "ContinualClassifier",
+    "CustomBackbone",
     "InputSpec",
-    "OwnBackbone",
     "RunResult",
     "Scale",
     "ScaleClError",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scale_cl.errors import CheckpointError
-from scale_cl.ragged import RaggedRows, enlarged, set_rows, taken
+from scale_cl.ragged_rows import RaggedRows, enlarged, set_rows, taken
 
 Policy = Literal["ring", "class-ring", "reservoir"]
 _FIRST_BYTES = 256 * 2**20  # what the samples of the tasks foreseen at the start may take

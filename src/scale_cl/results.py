@@ -15,7 +15,7 @@ from typing import Any
 
 from scale_cl import files, metrics
 from scale_cl.errors import ResultError
-from scale_cl.versioned import Format
+from scale_cl.json_format import Format
 
 SCHEMA = 1
 RESULT_NAME = "result.json"

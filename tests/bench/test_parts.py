@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from scale_cl.bench import BenchSettings, measure, side_by_side
+from scale_cl.bench.bench_data import material
 from scale_cl.bench.clock import Clock
 from scale_cl.bench.conditions import Conditions
-from scale_cl.bench.floor import Floor, images, updates
-from scale_cl.bench.material import material
+from scale_cl.bench.lower_bound import Floor, images, updates
 from scale_cl.errors import ConfigError
-from scale_cl.learners import Compute, Learner, catalog
+from scale_cl.learners import Compute, Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.streams import catalog as streams
 
@@ -71,7 +71,7 @@ def test_a_data_set_that_is_not_there_is_replaced_by_noise(tmp_path: Path) -> No
 
 
 def test_a_floor_trains_a_copy_and_leaves_the_learner_alone() -> None:
-    learner = catalog.make("ctn", InputSpec((3, 8, 8), 255.0, "task"))
+    learner = registry.make("ctn", InputSpec((3, 8, 8), 255.0, "task"))
     learner.begin_task(TaskInfo("a", 2))
     before = learner.state_dict()["tensors"]
     floor = Floor(learner, 6, classes=2)

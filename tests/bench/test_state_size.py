@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scale_cl.bench.state_size import StateBytes, expected_growth, state_bytes
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -31,8 +31,8 @@ def test_a_task_adds_samples_logits_a_head_an_embedding_row_and_a_discriminator_
     spec, classes = SPECS[kind], 3
     values = {"weight_average": 0.9} if name == "scale-ema" else {}
     has_memory = name != "finetune"
-    config = build(catalog.config_class(name), values | ({"memory": 4} if has_memory else {}))
-    learner = catalog.make(name, spec, config)
+    config = build(registry.config_class(name), values | ({"memory": 4} if has_memory else {}))
+    learner = registry.make(name, spec, config)
     before = StateBytes()
     for task in range(4):
         learner.begin_task(TaskInfo(f"task {task}", classes))
@@ -45,7 +45,7 @@ def test_a_task_adds_samples_logits_a_head_an_embedding_row_and_a_discriminator_
 
 
 def test_the_bytes_are_those_of_the_saved_tensors() -> None:
-    learner = catalog.make("scale", SPECS["split"])
+    learner = registry.make("scale", SPECS["split"])
     learner.begin_task(TaskInfo("a", 2))
     learner.observe(*batch(SPECS["split"], 5, 2))
     tensors = learner.state_dict()["tensors"].values()

@@ -17,13 +17,13 @@ from torch import nn
 
 from scale_cl import ContinualClassifier, ScaleClassifier, streams
 from scale_cl.export import METADATA
-from scale_cl.streams import own_data
+from scale_cl.streams import user_streams
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import found
 from tests.cli.test_resume import crash_after
 from tests.estimator.problems import blobs
 from tests.export.loaded import OnnxFile, pt2_logits
-from tests.training.test_keeper import Crash
+from tests.training.test_checkpointing import Crash
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
 RUN = ("run", "--tasks", "2", "-q", "--set", "run.batch_size=25", "--set", "run.keep_state=true", "--out", "r")
@@ -101,7 +101,7 @@ def test_a_stopped_run_on_images_of_ones_own(command: Callable[..., Any], monkey
     for gone, words in ((pictures[:5], "was made with other data than pictures has now"), (pictures[5:], "no images")):
         for picture in gone:
             picture.unlink()
-        own_data._read.clear()  # as another process would find it
+        user_streams._read.clear()  # as another process would find it
         refused = command("export", "r", "--out", "other.onnx")
         assert (refused.code, refused.out) == (2, "")
         assert words in refused.err.splitlines()[-1]

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from scale_cl import results
-from scale_cl.training import checkpoint, stored_samples
+from scale_cl.training import checkpoint, memory_editing
 from scale_cl.training.checkpoint import found
 from tests.cli.test_resume import crash_after
-from tests.training.test_keeper import Crash
+from tests.training.test_checkpointing import Crash
 
 FOLDER = Path("o/checkpoints/seed-0")
 
@@ -36,7 +36,7 @@ def tasks_of(saved: checkpoint.Checkpoint) -> list[str]:
 
 def test_the_samples_are_listed_and_exported(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     stopped(command, monkeypatch, "ctn")
-    first, second = tasks_of(stored_samples.newest(FOLDER))
+    first, second = tasks_of(memory_editing.newest(FOLDER))
     brief = command("memory", "list", "o")
     assert brief.out.splitlines()[0] == "seed 0: 20 samples"
     assert brief.out.splitlines()[1:] == [f"  {first}: 10", f"  {second}: 10"]
@@ -60,9 +60,9 @@ def test_deleted_samples_are_gone_and_training_goes_on(
 ) -> None:
     more = ("--set", "replay_current=true") if learner == "derpp" else ()
     stopped(command, monkeypatch, learner, *more)
-    before = stored_samples.newest(FOLDER)
+    before = memory_editing.newest(FOLDER)
     first, second = tasks_of(before)
-    there = stored_samples.listed(before)
+    there = memory_editing.listed(before)
     if what == "a finished task":
         gone, arguments = [s for s in there if s.task == first], ["--task", first]
     elif what == "all":
@@ -72,12 +72,12 @@ def test_deleted_samples_are_gone_and_training_goes_on(
         arguments = [word for s in gone for word in ("--sample", s.id)]
     deleted = command("memory", "delete", "o", *arguments)
     assert deleted.out == f"seed 0: {len(gone)} samples deleted\n"
-    after = stored_samples.newest(FOLDER)
+    after = memory_editing.newest(FOLDER)
     assert len(found(FOLDER)) == 1, "no older checkpoint holds them"
-    left = {bytes(t.numpy().tobytes()) for t in stored_samples.inputs(after, stored_samples.listed(after))}
-    asked = {bytes(t.numpy().tobytes()) for t in stored_samples.inputs(before, gone)}
+    left = {bytes(t.numpy().tobytes()) for t in memory_editing.inputs(after, memory_editing.listed(after))}
+    asked = {bytes(t.numpy().tobytes()) for t in memory_editing.inputs(before, gone)}
     kept = [s for s in there if s not in gone]
-    stay = {bytes(t.numpy().tobytes()) for t in stored_samples.inputs(before, kept)}
+    stay = {bytes(t.numpy().tobytes()) for t in memory_editing.inputs(before, kept)}
     assert left == stay
     assert not left & (asked - stay)
     assert command("resume", "o", "-q").code == 0

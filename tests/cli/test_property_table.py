@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from scale_cl.cli.property_table import property_lines
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 
 
 def test_every_learner_has_a_line_with_its_ticks_and_its_size() -> None:
     lines = {line.split()[0]: line.split() for line in property_lines() if line}
-    assert all(name in lines for name in catalog.names())
+    assert all(name in lines for name in registry.names())
     assert lines["scale"] == ["scale", "yes", "yes", "yes", "yes", "-", "353,052", "+273", "1,140,891", "+1,030"]
     assert lines["acl"][1:6] == ["-", "yes", "yes", "-", "yes"]
 
 
 def test_columns_stand_under_their_titles() -> None:
-    title, *table = property_lines()[: 1 + len(catalog.names())]
+    title, *table = property_lines()[: 1 + len(registry.names())]
     column = title.index("task-specific")
     assert {line[column : column + 3].strip() for line in table} == {"yes", "-"}
     assert {len(line) for line in table} == {len(title)}

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from scale_cl import results
-from scale_cl.training import keeper
+from scale_cl.training import checkpointing
 from scale_cl.training.checkpoint import found
-from tests.training.test_keeper import Crash
+from tests.training.test_checkpointing import Crash
 
 RUN = ("run", "--tasks", "2", "--learner", "er", "-q", "--set", "run.checkpoint_every=30")
 
 
 def crash_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the next run break off after so many steps."""
-    real, count = keeper.Keeper.due, iter(range(1, 10**6))
+    real, count = checkpointing.Checkpointer.due, iter(range(1, 10**6))
 
-    def due(self: keeper.Keeper, done: int) -> bool:
+    def due(self: checkpointing.Checkpointer, done: int) -> bool:
         if next(count) == steps + 1:
-            monkeypatch.setattr(keeper.Keeper, "due", real)
+            monkeypatch.setattr(checkpointing.Checkpointer, "due", real)
             raise Crash
         return real(self, done)
 
-    monkeypatch.setattr(keeper.Keeper, "due", due)
+    monkeypatch.setattr(checkpointing.Checkpointer, "due", due)
 
 
 def crashed(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *more: str, after: int = 130) -> None:
@@ -77,7 +77,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(
     crashed(command, monkeypatch, after=5)
     assert not Path("o").exists(), "a run that breaks off before there is anything to keep leaves nothing"
     crashed(command, monkeypatch)
-    keeper.remove_all(Path("o"))  # as if it had been killed: the note is there, checkpoints are not
+    checkpointing.remove_all(Path("o"))  # as if it had been killed: the note is there, checkpoints are not
     assert command("resume", "o", "-q").code == 0
     assert results.read(Path("o")).seeds[0].acc is not None
 
@@ -93,13 +93,13 @@ def test_a_finished_run_says_so(command: Callable[..., Any]) -> None:
 def test_a_run_that_died_while_it_cleaned_up_is_finished_as_well(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scale_cl.training import run_file
+    from scale_cl.training import run_note
 
     def die(directory: Path) -> None:
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_file, "remove", die)
+        patched.setattr(run_note, "remove", die)
         with pytest.raises(Crash):
             command(*RUN, "--out", "o")
     wanted = results.read(Path("o")).seeds[0]

@@ -19,12 +19,12 @@ def test_the_settings_in_force_are_shown_with_their_meaning(command: Callable[..
     lines = {line.split(":")[0].strip(): line for line in finished.out.splitlines()}
     assert lines["inner_lr"].split("#")[0].split() == ["inner_lr:", "0.1"]
     assert lines["inner_lr"].endswith("(default 0.01)")
-    assert set(field_names(learners.catalog.config_class("scale"))) <= set(lines)
+    assert set(field_names(learners.registry.config_class("scale"))) <= set(lines)
     for line in finished.out.splitlines():
         assert line in ("stream:", "learner:", "run:") or line.partition("# ")[2], f"no meaning in {line!r}"
 
 
-@pytest.mark.parametrize("learner", learners.catalog.names())
+@pytest.mark.parametrize("learner", learners.registry.names())
 @pytest.mark.parametrize("stream", streams.names())
 def test_what_is_shown_is_a_config_file_of_the_same_settings(
     command: Callable[..., Any], learner: str, stream: str
@@ -34,7 +34,7 @@ def test_what_is_shown_is_a_config_file_of_the_same_settings(
 
 
 def test_every_stream_and_learner_is_listed_with_a_line(command: Callable[..., Any]) -> None:
-    for what, names in (("streams", streams.names()), ("learners", learners.catalog.names())):
+    for what, names in (("streams", streams.names()), ("learners", learners.registry.names())):
         lines = command("list", what).out.splitlines()[: len(names)]
         assert [line.split()[0] for line in lines] == names
         assert all(len(line.split()) > 3 for line in lines)

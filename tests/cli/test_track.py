@@ -12,7 +12,7 @@ import pytest
 from scale_cl import results
 from tests.cli.test_resume import crash_after
 from tests.trackers.test_tensorboard_logs import curve, opened
-from tests.training.test_keeper import Crash
+from tests.training.test_checkpointing import Crash
 
 SHORT = ("run", "--tasks", "2", "--learner", "er", "--set", "run.batch_size=50")
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scale_cl import ContinualClassifier, ScaleClassifier, streams
 from scale_cl.errors import ConfigError, DivergenceError, InputError, UnknownTaskError
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 from tests.estimator.problems import blobs, pictures
 
 FIRST, SECOND = ("cat", "dog"), ("oak", "elm", "fir")
@@ -24,7 +24,7 @@ def two_tasks(model: Any) -> Any:
     return model.partial_fit(*blobs(FIRST, seed=1), task="animals").partial_fit(*blobs(SECOND, seed=2), task="trees")
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_every_learner_of_the_catalog_learns_a_task(name: str) -> None:
     x, y = blobs(FIRST)
     model = ContinualClassifier(name).partial_fit(x, y)

@@ -6,7 +6,7 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import EXPERIMENTS, chosen, grid
-from scale_cl.learners import catalog as learners
+from scale_cl.learners import registry as learners
 from scale_cl.settings import field_names
 from scale_cl.streams import catalog as streams
 

@@ -6,7 +6,7 @@ import pytest
 
 from scale_cl import training
 from scale_cl.experiments import estimate
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 from scale_cl.training.config import resolve
 from tests.experiments.small_runs import config
 from tests.training.watcher import Watcher
@@ -24,7 +24,7 @@ def test_steps_are_those_that_training_makes(learner: str) -> None:
 
 @pytest.mark.parametrize("stream", ["digits", "pmnist", "scifar10", "scifar100", "sminiimagenet"])
 def test_every_learner_has_a_time_on_every_stream(stream: str) -> None:
-    for learner in catalog.names():
+    for learner in registry.names():
         plain = resolve(stream=stream, learner=learner)
         assert estimate.seconds(plain, gpu=False) > 0
         assert estimate.seconds(plain, gpu=True) > 0

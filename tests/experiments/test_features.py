@@ -11,7 +11,7 @@ import torch
 from scale_cl import training
 from scale_cl.errors import ResultError
 from scale_cl.experiments import features
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 from scale_cl.streams import load
 from tests.experiments.small_runs import config
 
@@ -37,7 +37,7 @@ def test_a_probe_is_a_function_of_its_seed_and_leaves_the_global_generator_alone
 
 def test_features_are_those_of_the_network_that_predicts_and_leave_no_trace() -> None:
     stream = load("digits", tasks=2)
-    learner = catalog.make("scale", stream.spec)
+    learner = registry.make("scale", stream.spec)
     training.train(learner, stream.first(2), batch_size=100)
     before = learner.state_dict()["tensors"]
     found, task = features.test_features(learner, stream)
@@ -52,7 +52,7 @@ def test_features_are_those_of_the_network_that_predicts_and_leave_no_trace() ->
     assert own is not None
     assert 0 <= own <= 100
     assert (
-        features.own_accuracy(catalog.make("er", stream.spec), torch.from_numpy(found), torch.from_numpy(task)) is None
+        features.own_accuracy(registry.make("er", stream.spec), torch.from_numpy(found), torch.from_numpy(task)) is None
     )
 
 

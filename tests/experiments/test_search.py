@@ -9,8 +9,8 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import chosen
-from scale_cl.experiments.finished import scan
 from scale_cl.experiments.planning import Plan, Request, plan
+from scale_cl.experiments.result_index import scan
 from scale_cl.experiments.search import read_grid, winners
 from scale_cl.training.config import resolve
 from tests.experiments.small_runs import made_up

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 import scale_cl
-from scale_cl import OwnBackbone, ScaleConfig, Stream, TaskInfo, streams, train
+from scale_cl import CustomBackbone, ScaleConfig, Stream, TaskInfo, streams, train
 from scale_cl.export import to_onnx, to_torch_export
-from scale_cl.learners import AclConfig, Learner, catalog
+from scale_cl.learners import AclConfig, Learner, registry
 from scale_cl.settings import build
 from tests.export.loaded import OnnxFile, constants, operations, pt2_logits
 from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
-from tests.nets.test_wrapped import Tokens, headless
+from tests.nets.test_custom_backbone import Tokens, headless
 from tests.training.small_streams import few_digits
 
 # torch.export.load, in torch 2.13, calls what torch itself has deprecated; the package hides it, the tests load alone
@@ -41,9 +41,9 @@ def tinted_digits() -> Stream:
 
 def trained(name: str, stream: Stream, like: str = "digits", **settings: object) -> Learner:
     """By the settings for another stream."""
-    values = catalog.paper_settings(name, like) | settings
-    config = build(catalog.config_class(name), values, section="learner")
-    learner = catalog.make(name, stream.spec, config)
+    values = registry.paper_settings(name, like) | settings
+    config = build(registry.config_class(name), values, section="learner")
+    learner = registry.make(name, stream.spec, config)
     train(learner, stream)
     return learner
 
@@ -88,7 +88,7 @@ def test_a_resnet_is_exported_without_batch_norms(tmp_path: Path) -> None:
 
 
 def test_a_private_module_of_convolutions_is_exported_with_the_resnet(tmp_path: Path) -> None:
-    learner = teach(catalog.make("acl", COLOUR, AclConfig(private_channels=4)))
+    learner = teach(registry.make("acl", COLOUR, AclConfig(private_channels=4)))
     x, _ = batch(COLOUR, 9)
     to_torch_export(learner, tmp_path / "a.pt2", task="task 1")
     assert_same_answers(learner, "task 1", x, pt2_logits(tmp_path / "a.pt2", x))
@@ -106,9 +106,9 @@ def test_the_weight_average_is_what_is_exported(tmp_path: Path) -> None:
     assert np.abs(raw - found).max() > 0.1, "the weights of the last step predict otherwise"
 
 
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_every_learner_can_be_exported(name: str, tmp_path: Path) -> None:
-    learner = teach(catalog.make(name, SPLIT))
+    learner = teach(registry.make(name, SPLIT))
     x, _ = batch(SPLIT, 9)
     to_torch_export(learner, tmp_path / "a.pt2", task="task 1")
     assert_same_answers(learner, "task 1", x, pt2_logits(tmp_path / "a.pt2", x))
@@ -121,14 +121,14 @@ def test_every_learner_can_be_exported(name: str, tmp_path: Path) -> None:
         (DOMAIN, ScaleConfig(standardise=True), None, "pt2"),
         (VECTORS, ScaleConfig(standardise=True), None, "onnx"),
         (COLOUR, ScaleConfig(), headless, "pt2"),
-        (COLOUR, ScaleConfig(), OwnBackbone(headless, film=("stem", "layer1.0", "output")), "onnx"),
-        (COLOUR, ScaleConfig(film="sum"), OwnBackbone(Tokens, film=("embed", "output")), "onnx"),
+        (COLOUR, ScaleConfig(), CustomBackbone(headless, film=("stem", "layer1.0", "output")), "onnx"),
+        (COLOUR, ScaleConfig(film="sum"), CustomBackbone(Tokens, film=("embed", "output")), "onnx"),
     ],
 )
 def test_every_kind_of_network_can_be_exported(
     spec: Any, config: ScaleConfig, backbone: Any, form: str, tmp_path: Path
 ) -> None:
-    learner = teach(catalog.make("scale", spec, config, backbone=backbone))
+    learner = teach(registry.make("scale", spec, config, backbone=backbone))
     x, _ = batch(spec, 9)
     path = tmp_path / f"a.{form}"
     (to_onnx if form == "onnx" else to_torch_export)(learner, path, task="task 1")
@@ -138,7 +138,7 @@ def test_every_kind_of_network_can_be_exported(
 
 
 def test_only_the_head_of_the_task_is_in_the_file_and_nothing_of_the_generator(tmp_path: Path) -> None:
-    learner = catalog.make("scale", VECTORS)
+    learner = registry.make("scale", VECTORS)
     for name, classes in (("a", 3), ("b", 5), ("c", 2)):
         learner.begin_task(TaskInfo(name, classes))
         learner.observe(*batch(VECTORS, 4, classes))
@@ -152,7 +152,7 @@ def test_only_the_head_of_the_task_is_in_the_file_and_nothing_of_the_generator(t
 
 
 def test_a_task_of_a_shared_head_has_the_classes_that_it_was_begun_with(tmp_path: Path) -> None:
-    learner = catalog.make("er", DOMAIN)
+    learner = registry.make("er", DOMAIN)
     for name, classes in (("a", 3), ("b", 5)):
         learner.begin_task(TaskInfo(name, classes))
         learner.observe(*batch(DOMAIN, 4, classes))
@@ -164,7 +164,7 @@ def test_a_task_of_a_shared_head_has_the_classes_that_it_was_begun_with(tmp_path
 
 
 def test_exporting_leaves_no_trace_in_the_learner(tmp_path: Path) -> None:
-    learners = [teach(catalog.make("scale-ema", COLOUR, backbone=headless)) for _ in range(2)]
+    learners = [teach(registry.make("scale-ema", COLOUR, backbone=headless)) for _ in range(2)]
     to_torch_export(learners[0], tmp_path / "a.pt2", task="task 0")
     for learner in learners:
         teach(learner, tasks=1, first=3)
@@ -179,7 +179,7 @@ def test_a_learner_on_a_gpu_is_exported_in_32_bits(precision: Any, tmp_path: Pat
     from scale_cl.learners import Compute
 
     stream = tinted_digits()
-    learner = catalog.make("scale", stream.spec, device="cuda", compute=Compute(precision=precision))
+    learner = registry.make("scale", stream.spec, device="cuda", compute=Compute(precision=precision))
     train(learner, stream.to("cuda"))
     x, task = stream.test_data(0)[0], stream.tasks[0].name
     exported = to_onnx(learner, tmp_path / "a.onnx", task=task)

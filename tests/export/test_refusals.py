@@ -14,15 +14,15 @@ from scale_cl import ContinualClassifier, ScaleClassifier
 from scale_cl.errors import ConfigError, ExportError, InputError, OutputInUseError, UnknownTaskError
 from scale_cl.export import to_onnx, to_torch_export
 from scale_cl.export.checking import check
-from scale_cl.export.subject import Subject, subject_of
+from scale_cl.export.export_task import Subject, subject_of
 from scale_cl.export.task_net import TaskNet
-from scale_cl.learners import Learner, catalog
+from scale_cl.learners import Learner, registry
 from tests.learners.tiny import VECTORS, teach
 
 
 @pytest.fixture(scope="module")
 def learner() -> Learner:
-    return teach(catalog.make("scale", VECTORS), tasks=2)
+    return teach(registry.make("scale", VECTORS), tasks=2)
 
 
 def inside(folder: Path) -> list[str]:
@@ -104,7 +104,7 @@ def test_files_that_are_there_are_kept_unless_forced(learner: Learner, tmp_path:
         (lambda one: one, {"task": "task 9"}, UnknownTaskError, "'task 9' was never seen; tasks seen: 'task 0', "),
         (lambda one: one, {}, InputError, "several tasks were seen .*; say which one"),
         (lambda one: one, {"task": "task 0", "classes": "ab"}, InputError, "2 class names .* has 3 classes"),
-        (lambda _: catalog.make("er", VECTORS), {}, ExportError, "seen no task yet"),
+        (lambda _: registry.make("er", VECTORS), {}, ExportError, "seen no task yet"),
         (lambda _: ScaleClassifier(), {}, InputError, "ScaleClassifier is not fitted yet"),
         (lambda _: nn.Linear(2, 2), {}, InputError, "Linear is neither a learner nor a fitted classifier"),
     ],

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from scale_cl import streams
-from scale_cl.learners import Scale, catalog
+from scale_cl.learners import Scale, registry
 from scale_cl.streams import Stream, TaskInfo
 from tests.integrations.benchmarks import (
     PAPER,
@@ -44,8 +44,8 @@ def test_other_learners_of_the_catalog_do_too(name: str) -> None:
     stream = split(2)
     strategy = made("CatalogStrategy", learner=name, like="digits", seed=3)
     rows = run(strategy, labelled(stream))
-    config = catalog.config_class(name)(**catalog.paper_settings(name, "digits"))  # type: ignore[arg-type]
-    learner = catalog.make(name, stream.spec, config, seed=3)
+    config = registry.config_class(name)(**registry.paper_settings(name, "digits"))  # type: ignore[arg-type]
+    learner = registry.make(name, stream.spec, config, seed=3)
     assert rows == [pytest.approx(row, abs=1e-9) for row in matrix_of(learner, stream)]
     assert_same(strategy.learner, learner)
 

@@ -74,7 +74,7 @@ class _NoHostWork(TorchDispatchMode):
 
 def leaves_the_host_alone(make: Maker, spec: InputSpec) -> None:
     """A step, as it would be recorded, never looks at a value on the device."""
-    with patch.object(Learner, "reads_freely", False):  # as on a GPU
+    with patch.object(Learner, "is_cpu", False):  # as on a GPU
         learner = teach(make(spec), tasks=2, n=5)
         learner.begin_task(TaskInfo("open", 3))
         x, y = batch(spec, 5)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from scale_cl import streams
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Acl, AclConfig, StepStats
-from scale_cl.learners.properties import parameters_in_use
-from scale_cl.nets.private import PrivateModules
+from scale_cl.learners.method_properties import parameters_in_use
+from scale_cl.nets.acl_net import PrivateModules
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.training import train, train_many
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, assert_same, in_double, pixels

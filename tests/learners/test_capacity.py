@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl.learners import Scale, ScaleConfig, catalog
+from scale_cl.learners import Scale, ScaleConfig, registry
 from scale_cl.nets import Discriminator, Heads, ParameterGenerator
 from scale_cl.settings import build, field_names
 from scale_cl.streams import InputSpec, TaskInfo
@@ -63,12 +63,12 @@ def test_a_run_does_not_depend_on_the_capacity_allocated_ahead(
 
 
 @pytest.mark.parametrize(
-    ("name", "spec"), [("scale", DOMAIN), ("finetune", DOMAIN), *[(name, SPLIT) for name in catalog.names()]]
+    ("name", "spec"), [("scale", DOMAIN), ("finetune", DOMAIN), *[(name, SPLIT) for name in registry.names()]]
 )
 def test_seventy_tasks_come_though_nobody_said_so(name: str, spec: InputSpec) -> None:
-    kind = catalog.config_class(name)
+    kind = registry.config_class(name)
     values = {"memory": 5} if "memory" in field_names(kind) else {}
-    learner = catalog.make(name, spec, build(kind, values))
+    learner = registry.make(name, spec, build(kind, values))
     for task in range(70):
         learner.begin_task(TaskInfo(f"task {task}", 3))
         stats = learner.observe(*batch(spec, 2, seed=task))

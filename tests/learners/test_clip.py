@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 from scale_cl.learners.scale import Scale, ScaleConfig
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -44,7 +44,7 @@ def test_a_short_step_stays_as_it_is() -> None:
 
 def test_own_images_have_it_and_the_papers_streams_do_not() -> None:
     for name in ("scale", "scale-ema"):
-        assert catalog.paper_settings(name, "folder:somewhere")["clip"] == 5.0
-        assert catalog.paper_settings(name, "csv:list.csv")["clip"] == 5.0
-        assert all("clip" not in catalog.paper_settings(name, stream) for stream in ("scifar100", "pmnist", "digits"))
-    assert catalog.paper_settings("er", "folder:somewhere") == {}
+        assert registry.paper_settings(name, "folder:somewhere")["clip"] == 5.0
+        assert registry.paper_settings(name, "csv:list.csv")["clip"] == 5.0
+        assert all("clip" not in registry.paper_settings(name, stream) for stream in ("scifar100", "pmnist", "digits"))
+    assert registry.paper_settings("er", "folder:somewhere") == {}

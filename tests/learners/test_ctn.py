@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scale_cl.errors import CheckpointError, ConfigError
-from scale_cl.learners import Ctn, CtnConfig, catalog
+from scale_cl.learners import Ctn, CtnConfig, registry
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, mean_ce, pixels, put, recorded
@@ -259,7 +259,7 @@ def test_single_samples_and_single_classes_are_survived(spec: InputSpec) -> None
 
 
 def test_a_state_without_semantic_memory_is_refused() -> None:
-    config = build(catalog.config_class("er"), {"memory": 40})
-    state = teach(catalog.make("er", VECTOR, config)).state_dict()
+    config = build(registry.config_class("er"), {"memory": 40})
+    state = teach(registry.make("er", VECTOR, config)).state_dict()
     with pytest.raises(CheckpointError, match="another kind"):
         Ctn(VECTOR).load_state_dict(state)

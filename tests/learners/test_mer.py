@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scale_cl.errors import ConfigError
-from scale_cl.learners import Mer, MerConfig, catalog
+from scale_cl.learners import Mer, MerConfig, registry
 from scale_cl.learners.er import Er, ErConfig
 from scale_cl.streams import InputSpec
 from tests.learners import hardships
@@ -96,7 +96,7 @@ def test_resnet_steps_are_those_of_the_plain_computation(ce: Any) -> None:
 def test_the_defaults_are_the_papers() -> None:
     c = MerConfig()
     assert (c.lr, c.replay, c.updates, c.reptile_rate, c.memory) == (0.05, 64, 3, 0.3, 50)
-    assert catalog.paper_settings("mer", "pmnist") == {"lr": 0.03}
+    assert registry.paper_settings("mer", "pmnist") == {"lr": 0.03}
     assert (c.sample_wise, c.memory_policy, c.replay_current) == (False, "ring", False)
 
 

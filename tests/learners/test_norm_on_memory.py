@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scale_cl import OwnBackbone
+from scale_cl import CustomBackbone
 from scale_cl.learners import Er, ErConfig, Scale, ScaleConfig
 from scale_cl.learners.base import plain_copy
 from scale_cl.nets.norm import BatchNorm
@@ -120,7 +120,7 @@ def test_batch_norm_of_ones_own_network_is_measured_and_keeps_its_ways(affine: b
         norm = nn.BatchNorm2d(4, momentum=None, affine=affine)
         return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
-    learner = teach(Scale(COLOUR, ScaleConfig(memory=8), backbone=OwnBackbone(module)), tasks=1, steps=4)
+    learner = teach(Scale(COLOUR, ScaleConfig(memory=8), backbone=CustomBackbone(module)), tasks=1, steps=4)
     norm = next(part for part in learner.net.modules() if isinstance(part, nn.BatchNorm2d))
     x = learner.net.inputs(learner.memory.x[learner.memory.rows_of(0)])  # type: ignore[attr-defined]
     assert norm.running_mean is not None

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from scale_cl.errors import InputError, ScaleClError, UnknownTaskError
-from scale_cl.learners import Learner, catalog
+from scale_cl.learners import Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.sameness import differences
 from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
 
-every_learner = pytest.mark.parametrize("name", catalog.names())
+every_learner = pytest.mark.parametrize("name", registry.names())
 
 
 def make(name: str, spec: InputSpec = SPLIT, seed: int = 0) -> Learner:
-    return catalog.make(name, spec, seed=seed)
+    return registry.make(name, spec, seed=seed)
 
 
 @pytest.fixture(autouse=True)
@@ -246,6 +246,6 @@ def test_a_task_without_classes_is_refused_and_the_open_one_goes_on(name: str) -
 
 
 def test_the_resnet_is_refused_for_what_is_no_image() -> None:
-    config = catalog.config_class("scale")(backbone="resnet18")
+    config = registry.config_class("scale")(backbone="resnet18")
     with pytest.raises(InputError, match=r"resnet18 needs images \[C, H, W\]; inputs have shape \[6\]: use mlp"):
-        catalog.make("scale", VECTORS, config)
+        registry.make("scale", VECTORS, config)

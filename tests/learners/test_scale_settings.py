@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scale_cl.errors import ConfigError
-from scale_cl.learners import Scale, ScaleConfig, catalog
+from scale_cl.learners import Scale, ScaleConfig, registry
 from scale_cl.settings import build, explain
 from scale_cl.streams import TaskInfo
 from tests.learners.scale_reference import Draws
@@ -56,13 +56,13 @@ def test_batch_norm_of_which_the_paper_says_nothing_is_measured_on_the_memory() 
 
 @pytest.mark.parametrize("stream", ["pmnist", "digits"])
 def test_the_permuted_streams_have_rates_of_their_own(stream: str) -> None:
-    c = build(ScaleConfig, catalog.paper_settings("scale", stream))
+    c = build(ScaleConfig, registry.paper_settings("scale", stream))
     assert (c.inner_lr, c.outer_lr, c.adversarial_lr) == (0.1, 0.01, 0.001)
 
 
 @pytest.mark.parametrize("stream", ["scifar10", "scifar100", "sminiimagenet"])
 def test_the_image_streams_have_the_defaults(stream: str) -> None:
-    assert build(ScaleConfig, catalog.paper_settings("scale", stream)) == ScaleConfig()
+    assert build(ScaleConfig, registry.paper_settings("scale", stream)) == ScaleConfig()
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_a_value_out_of_range_is_refused_by_name(values: dict[str, Any]) -> None
 
 
 def test_every_setting_says_in_a_line_what_it_is() -> None:
-    for name in catalog.names():
-        for entry in explain(catalog.config_class(name)()):
+    for name in registry.names():
+        for entry in explain(registry.config_class(name)()):
             assert entry.doc, entry.name
             assert "\n" not in entry.doc
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from scale_cl.errors import CheckpointError
-from scale_cl.learners import Learner, State, catalog
+from scale_cl.learners import Learner, State, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.sameness import differences
 from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 EMA = {"weight_average": 0.9}
 CASES: dict[str, tuple[str, InputSpec, dict[str, Any]]] = {
-    **{name: (name, SPLIT, {}) for name in catalog.names()},
+    **{name: (name, SPLIT, {}) for name in registry.names()},
     "scale, one head": ("scale", DOMAIN, {"memory": 5, "replay": 8}),
     "scale, resnet": ("scale", COLOUR, {"memory": 5, "replay": 8}),
     "scale, average": ("scale", SPLIT, EMA),
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, InputSpec, dict[str, Any]]] = {
 
 def make(case: str, seed: int = 0) -> Learner:
     name, spec, values = CASES[case]
-    return catalog.make(name, spec, catalog.config_class(name)(**values), seed=seed)
+    return registry.make(name, spec, registry.config_class(name)(**values), seed=seed)
 
 
 def through_files(state: State, folder: Path) -> State:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl.learners import Finetune, FinetuneConfig, Scale, ScaleConfig, catalog
+from scale_cl.learners import Finetune, FinetuneConfig, Scale, ScaleConfig, registry
 from scale_cl.streams import TaskInfo
 from tests.learners.sameness import content
 from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
@@ -28,14 +28,14 @@ def test_the_average_is_the_one_of_the_definition() -> None:
     learner.begin_task(TaskInfo("a", 3))
     names = ["backbone.layers.0.weight", "heads.weight.data"]
     expected = {n: learner.net.base_parameters()[n].detach().clone() for n in names}
-    moved = learner._base_moved
+    moved = learner._update_average
 
     def watched() -> None:
         moved()
         for n in names:
             expected[n] = 0.75 * expected[n] + 0.25 * learner.net.base_parameters()[n].detach()
 
-    learner._base_moved = watched  # type: ignore[method-assign, assignment]
+    learner._update_average = watched  # type: ignore[method-assign, assignment]
     for seed in range(4):
         learner.observe(*batch(SPLIT, 4, seed=seed))
     for n in names:
@@ -79,7 +79,7 @@ def test_stored_logits_are_those_of_the_average() -> None:
 
 
 def test_the_catalog_has_scale_with_an_average_and_without() -> None:
-    assert "weight_average" not in catalog.paper_settings("scale", "pmnist")
-    assert catalog.paper_settings("scale-ema", "pmnist")["weight_average"] == 0.95
-    assert catalog.paper_settings("scale-ema", "scifar100")["weight_average"] == 0.99
+    assert "weight_average" not in registry.paper_settings("scale", "pmnist")
+    assert registry.paper_settings("scale-ema", "pmnist")["weight_average"] == 0.95
+    assert registry.paper_settings("scale-ema", "scifar100")["weight_average"] == 0.99
     assert ScaleConfig().weight_average == 0

@@ -77,12 +77,12 @@ def test_every_command_and_option_is_on_its_page(site: Path) -> None:
 
 
 def test_every_setting_is_on_its_page_with_its_default(site: Path) -> None:
-    from scale_cl.learners import catalog
+    from scale_cl.learners import registry
     from scale_cl.training.config import RunSettings, StreamSettings
 
     page = (site / "reference/settings.html").read_text(encoding="utf-8")
     text = " ".join(text_of(site / "reference/settings.html").split())
-    kinds = [catalog.config_class(name) for name in catalog.names()]
+    kinds = [registry.config_class(name) for name in registry.names()]
     for kind in [StreamSettings, RunSettings, *kinds]:
         for field in dataclasses.fields(kind):
             default = "none" if field.default is None else str(field.default)
@@ -90,7 +90,7 @@ def test_every_setting_is_on_its_page_with_its_default(site: Path) -> None:
             row = f"<td><code>{field.name}</code></td>\n<td><code>{html.escape(default, quote=False)}</code></td>"
             assert row in page, f"{kind.__name__}.{field.name}"
             assert " ".join(field.metadata["doc"].replace("`", "").split()) in text, field.name
-    for name in catalog.names():
+    for name in registry.names():
         assert f'id="{name}"' in page
 
 

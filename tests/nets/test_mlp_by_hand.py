@@ -10,8 +10,8 @@ from torch import Tensor
 
 from scale_cl.learners import Er, Scale
 from scale_cl.nets import ContinualNet
+from scale_cl.nets.custom_backbone import CustomBackbone
 from scale_cl.nets.mlp_by_hand import MlpByHand
-from scale_cl.nets.wrapped import OwnBackbone
 from tests.learners.tiny import DOMAIN, SPLIT, batch, teach
 
 TASK = torch.tensor([2, 0, 0, 1, 2])
@@ -79,7 +79,7 @@ def test_forward_and_step_with_film_and_from_the_common_features() -> None:
     [
         (lambda: Er(DOMAIN), True),
         (lambda: Er(SPLIT), False),  # a head a task
-        (lambda: Er(DOMAIN, backbone=OwnBackbone(torch.nn.Flatten)), False),
+        (lambda: Er(DOMAIN, backbone=CustomBackbone(torch.nn.Flatten)), False),
     ],
     ids=["one head", "a head a task", "a backbone of one's own"],
 )

@@ -34,7 +34,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
 
 
-class Asked:
+class RunRequest:
     """What the server answers."""
 
     def __init__(self, address: str, experiment: str) -> None:
@@ -65,7 +65,7 @@ def test_the_server_has_curves_matrix_config_and_result(
         assert observer.places["mlflow"].startswith(f"{server}/#/experiments/")
         results, noted = trained(observer, seeds=(3, 8))
     assert caplog.messages == []
-    asked = Asked(server, "scale-cl")
+    asked = RunRequest(server, "scale-cl")
     assert set(asked.runs) == {"mine", "mine, seed 3", "mine, seed 8"}
     whole = asked.runs["mine"]
     for result in results:
@@ -105,14 +105,14 @@ def test_one_seed_is_one_run_and_a_resumed_one_goes_on_in_it(server: str, tmp_pa
     given: dict[str, Any] = {"project": "alone", "address": server}
     with pytest.raises(KeyboardInterrupt), tracking("mlflow", tmp_path / "one", every=1, **given) as observer:
         trained(Several([observer, Breaks()]))
-    (run,) = Asked(server, "alone").runs.values()
+    (run,) = RunRequest(server, "alone").runs.values()
     assert run.info.status == "KILLED"
     note = read(tmp_path / "one")
     assert note is not None
     assert note.trackers["mlflow"]["run"] == run.info.run_id
     with tracking("mlflow", tmp_path / "one", every=1, resume=True) as observer:
         results, noted = trained(observer)
-    asked = Asked(server, "alone")
+    asked = RunRequest(server, "alone")
     (run,) = asked.runs.values()
     assert run.info.status == "FINISHED"
     assert asked.curve("one", "loss/loss") == losses(noted[0])
@@ -135,7 +135,7 @@ def test_a_server_that_goes_away_stops_nothing(server: str, tmp_path: Path, capl
     assert results[0].matrix == plain[0].matrix
     (warning,) = [record.message for record in caplog.records if record.name == "scale_cl"]
     assert warning.startswith("scale-cl: warning: tracking with mlflow broke off, the run goes on without it: ")
-    (run,) = Asked(server, "gone").runs.values()
+    (run,) = RunRequest(server, "gone").runs.values()
     assert run.info.status == "RUNNING", "nobody could say that it has ended"
 
 

@@ -16,11 +16,11 @@ from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 
 from scale_cl.errors import TrackerError
 from scale_cl.trackers import tracking
-from scale_cl.training import Keeper, train
+from scale_cl.training import Checkpointer, train
 from scale_cl.training.observer import Several
 from tests.trackers.small_runs import Points, acc_so_far, accuracies, forgotten, losses, trained
 from tests.training.small_streams import few_digits
-from tests.training.test_keeper import Crash, CrashAt, make
+from tests.training.test_checkpointing import Crash, CrashAt, make
 
 
 def opened(folder: Path) -> Any:
@@ -90,11 +90,11 @@ def test_a_resumed_run_has_one_unbroken_curve_without_the_steps_that_were_lost(t
     with tracking("tensorboard", tmp_path / "straight", every=1) as observer:
         train(make("er", stream), stream, observer=observer)
     with pytest.raises(Crash), tracking("tensorboard", tmp_path, every=1) as observer:
-        train(make("er", stream), stream, observer=Several([observer, CrashAt(16)]), keeper=Keeper(tmp_path))
+        train(make("er", stream), stream, observer=Several([observer, CrashAt(16)]), keeper=Checkpointer(tmp_path))
     folder = tmp_path / "tensorboard" / "seed-0"
     assert max(curve(opened(folder), "loss/loss")) == 16, "what was there when it broke off"
     with tracking("tensorboard", tmp_path, every=1, resume=True) as observer:
-        train(make("er", stream), stream, observer=observer, keeper=Keeper(tmp_path, resume=True))
+        train(make("er", stream), stream, observer=observer, keeper=Checkpointer(tmp_path, resume=True))
     whole, parts = opened(tmp_path / "straight" / "tensorboard" / "seed-0"), opened(folder)
     assert len(list(folder.iterdir())) == 2
     assert whole.Tags()["scalars"] == parts.Tags()["scalars"]

@@ -14,12 +14,12 @@ import pytest
 from scale_cl.errors import ConfigError, Interrupted, TrackerError
 from scale_cl.trackers import background, read, tracking
 from scale_cl.trackers.backend import Axis
-from scale_cl.training import Keeper, run, train
+from scale_cl.training import Checkpointer, run, train
 from scale_cl.training.config import resolve
 from scale_cl.training.observer import Several
 from tests.trackers.small_runs import Pages, acc_so_far, accuracies, forgotten, losses, trained
 from tests.training.small_streams import few_digits
-from tests.training.test_keeper import Crash, CrashAt, make
+from tests.training.test_checkpointing import Crash, CrashAt, make
 
 
 def test_curves_measures_pictures_and_result_of_every_seed(tmp_path: Path) -> None:
@@ -159,14 +159,14 @@ def test_a_resumed_run_goes_on_in_the_places_it_had(tmp_path: Path) -> None:
     with tracking([whole], tmp_path / "whole", every=1) as observer:
         straight = train(make("er", stream), stream, observer=observer)
     with pytest.raises(Crash), tracking([Pages()], tmp_path, every=1) as observer:
-        train(make("er", stream), stream, observer=Several([observer, CrashAt(14)]), keeper=Keeper(tmp_path))
+        train(make("er", stream), stream, observer=Several([observer, CrashAt(14)]), keeper=Checkpointer(tmp_path))
     assert json.loads((tmp_path / "tracking.json").read_text())["trackers"] == {"pages": {"page": 7}}
     noted = read(tmp_path)
     assert noted is not None
     assert noted.every == 1
     pages = Pages()
     with tracking([pages], tmp_path, every=noted.every, resume=True) as observer:
-        resumed = train(make("er", stream), stream, observer=observer, keeper=Keeper(tmp_path, resume=True))
+        resumed = train(make("er", stream), stream, observer=observer, keeper=Checkpointer(tmp_path, resume=True))
     assert resumed.matrix == straight.matrix
     assert pages.events[:3] == [("start", tmp_path.name, {"page": 7}), ("open", [0]), ("restored", 0, 12)]
     assert list(pages.curves[0, "loss/loss"]) == list(range(13, 19))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from scale_cl import streams
-from scale_cl.learners import Compute, Learner, catalog
+from scale_cl.learners import Compute, Learner, registry
 from scale_cl.streams import InputSpec, Stream
 
 DEVICES = [
@@ -73,12 +73,12 @@ def make(
     name: str, spec: InputSpec, device: str, compute: Compute | None = None, *, seed: int = 0, **values: Any
 ) -> Learner:
     """A learner with the paper's settings for such inputs, and those of `values` that it has."""
-    kind = catalog.config_class(name)
+    kind = registry.config_class(name)
     known = {k: v for k, v in values.items() if k in kind.__dataclass_fields__}
     stream = "scifar10" if len(spec.shape) == 3 and spec.shape[0] == 3 else "digits"
-    settings = {**catalog.paper_settings(name, stream), **known}
+    settings = {**registry.paper_settings(name, stream), **known}
     how = compute or Compute("fp32", capture=device != "cpu")
-    return catalog.make(name, spec, kind(**settings), seed=seed, device=device, compute=how)
+    return registry.make(name, spec, kind(**settings), seed=seed, device=device, compute=how)
 
 
 def samples(spec: InputSpec, n: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 from scale_cl.training.config import Config, RunSettings, StreamSettings, resolve
 
 
@@ -19,7 +19,7 @@ def learner_value(config: Config, field: str) -> object:
 def test_nothing_given_is_scale_on_digits_with_the_papers_settings() -> None:
     config = resolve()
     assert (config.learner_name, config.stream.name, config.seeds) == ("scale", "digits", [0])
-    for field, value in catalog.paper_settings("scale", "digits").items():
+    for field, value in registry.paper_settings("scale", "digits").items():
         assert learner_value(config, field) == value
 
 
@@ -85,7 +85,7 @@ def test_devices_have_a_form(device: str) -> None:
 def test_every_setting_has_a_line_of_documentation() -> None:
     from scale_cl.settings import explain
 
-    for name in catalog.names():
+    for name in registry.names():
         config = resolve(learner=name)
         for settings in (config.stream, config.learner, config.run):
             for row in explain(settings):

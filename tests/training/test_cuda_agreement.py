@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scale_cl.learners import Compute, Joint, Learner, catalog
+from scale_cl.learners import Compute, Joint, Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.training.config import RunSettings
 from scale_cl.training.machine import prepare
@@ -57,7 +57,7 @@ def taught(name: str, spec: InputSpec, device: str, *, capture: bool, channels_l
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("capture", [True, False], ids=["recorded", "eager"])
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_a_learner_learns_on_a_device_what_it_learns_on_the_cpu(
     name: str, kind: str, capture: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.errors import DivergenceError
-from scale_cl.learners import Compute, Learner, catalog
+from scale_cl.learners import Compute, Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.training.devices import DEVICES, LEARNERS, make, samples
 
@@ -111,7 +111,7 @@ def test_a_skipped_step_has_no_effect_and_those_after_it_have(
 def test_a_learning_rate_that_explodes_is_found_and_the_state_stays_finite(
     name: str, spec: InputSpec, mode: str, device: str
 ) -> None:
-    fields = catalog.config_class(name).__dataclass_fields__
+    fields = registry.config_class(name).__dataclass_fields__
     rates = {field: 1e30 for field in fields if field in ("lr", "inner_lr")}
     learner = new(name, spec, device, mode, True, **rates)
     learner.begin_task(TaskInfo("first", 3))

@@ -17,7 +17,7 @@ from scale_cl.errors import ScaleClError
 from scale_cl.learners import Scale, State
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import TaskInfo
-from scale_cl.training import checkpoint, run_file
+from scale_cl.training import checkpoint, run_note
 from scale_cl.training.config import resolve
 from tests.learners.sameness import differences
 from tests.learners.tiny import SPLIT, batch, teach
@@ -90,13 +90,13 @@ def check_tensors(folder: Path, at: int, piece: bytes) -> None:
 
 
 def check_note(folder: Path, data: st.DataObject) -> None:
-    run_file.write(folder, run_file.Asked(resolve(), None, ["run"]))
-    path = folder / run_file.RUN_NAME
+    run_note.write(folder, run_note.RunRequest(resolve(), None, ["run"]))
+    path = folder / run_note.RUN_NAME
     content = json.loads(path.read_text())
     content = put(content, data.draw(st.sampled_from(paths_in(content))), data.draw(plain))
     path.write_text(json.dumps(content))
     with contextlib.suppress(ScaleClError):
-        run_file.read(folder)
+        run_note.read(folder)
 
 
 def check_config(folder: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scale_cl import streams
 from scale_cl.errors import StreamError
-from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats, catalog
+from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats, registry
 from scale_cl.settings import build
 from scale_cl.streams import Stream
 from scale_cl.training import train, train_many
@@ -62,8 +62,8 @@ def test_scale_learns_the_digits_and_forgets_less_than_fine_tuning() -> None:
     stream = streams.load("digits", tasks=3)
     results = {}
     for name in ("scale", "finetune"):
-        config = build(catalog.config_class(name), catalog.paper_settings(name, "digits"))
-        results[name] = train(catalog.make(name, stream.spec, config), stream)
+        config = build(registry.config_class(name), registry.paper_settings(name, "digits"))
+        results[name] = train(registry.make(name, stream.spec, config), stream)
     kept, lost = results["scale"], results["finetune"]
     assert kept.acc is not None
     assert lost.acc is not None

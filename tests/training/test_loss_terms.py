@@ -15,7 +15,7 @@ from scale_cl.training import NoObserver, train, train_many
 from scale_cl.training.loss_terms import LossTerms
 from scale_cl.training.observer import Several, loss_interval
 from tests.training.small_streams import few_digits
-from tests.training.test_keeper import Crash
+from tests.training.test_checkpointing import Crash
 
 
 class Noting(Scale):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl.learners import Compute, Learner, catalog
-from scale_cl.learners.guard import DeviceGuard, HostGuard
+from scale_cl.learners import Compute, Learner, registry
+from scale_cl.learners.divergence import DeviceGuard, HostGuard
 from scale_cl.training import train, train_many
 from scale_cl.training.skipped import line
 from tests.training.small_streams import few_digits
@@ -18,7 +18,7 @@ from tests.training.small_streams import few_digits
 def learner_that_diverges(bad: set[int], mode: Any = "skip", *, on_host: bool = True, seed: int = 0) -> Learner:
     """The steps with these numbers (from 0) leave infinity behind."""
     compute = Compute("fp32", capture=False, on_divergence=mode)
-    learner = catalog.make("finetune", few_digits().spec, compute=compute, seed=seed)
+    learner = registry.make("finetune", few_digits().spec, compute=compute, seed=seed)
     learner._guard = (HostGuard if on_host else DeviceGuard)(learner.device, mode)
     real = learner._update
 

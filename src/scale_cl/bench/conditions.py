@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from scale_cl.bench.bench_data import new_learner
 from scale_cl.bench.clock import Clock
-from scale_cl.bench.material import new_learner
 from scale_cl.learners import Compute, Learner
 from scale_cl.streams import Stream
 

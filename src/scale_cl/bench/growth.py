@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
+from scale_cl.bench.bench_data import Material
 from scale_cl.bench.conditions import Conditions
-from scale_cl.bench.material import Material
 from scale_cl.bench.state_size import StateBytes, expected_growth, state_bytes
 from scale_cl.learners import Learner
 from scale_cl.streams import TaskInfo

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from scale_cl.bench.bench_data import Material, material
 from scale_cl.bench.conditions import Conditions
-from scale_cl.bench.material import Material, material
-from scale_cl.training.crew import crew_of
-from scale_cl.training.lanes import Lane
+from scale_cl.training.learner_run import LearnerRun
+from scale_cl.training.parallel import runners_of
 
 _WARM_UP = 10  # steps in each of two tasks
 
@@ -37,7 +37,7 @@ def throughput(
 def _together(given: Material, learner: str, how: Conditions, count: int, steps: int) -> float:
     """Wall seconds that so many seeds take for their steps, each by a crew's thread and on a CUDA stream of its own."""
     lanes = _lanes(given, learner, how, list(range(count)))
-    with crew_of(lanes) as crew:
+    with runners_of(lanes) as crew:
         # libraries keep state for each thread: it is made before the clock runs
         crew.each(lanes, partial(_take_steps, steps=2, batch_size=how.batch_size))
         how.clock.wait()
@@ -74,12 +74,12 @@ def _share(
     return began, time.time()
 
 
-def _lanes(given: Material, learner: str, how: Conditions, seeds: list[int]) -> list[Lane]:
+def _lanes(given: Material, learner: str, how: Conditions, seeds: list[int]) -> list[LearnerRun]:
     """A lane for each seed, warmed up and in its second task."""
     lanes = []
     for seed in seeds:
         stream = given.stream(seed=seed, tasks=2)
-        lanes.append(Lane(how.learner(learner, stream, seed=seed), stream))
+        lanes.append(LearnerRun(how.learner(learner, stream, seed=seed), stream))
     for task in range(2):
         for lane in lanes:
             with lane.on_device():
@@ -89,7 +89,7 @@ def _lanes(given: Material, learner: str, how: Conditions, seeds: list[int]) -> 
     return lanes
 
 
-def _take_steps(lane: Lane, steps: int, batch_size: int) -> None:
+def _take_steps(lane: LearnerRun, steps: int, batch_size: int) -> None:
     whole = len(lane.x) // batch_size
     for step in range(steps):
         start = step % whole * batch_size

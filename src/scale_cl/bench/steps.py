@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from scale_cl.bench.bench_data import Material
 from scale_cl.bench.conditions import Conditions
-from scale_cl.bench.floor import Floor, images, updates
-from scale_cl.bench.material import Material
+from scale_cl.bench.lower_bound import Floor, images, updates
 from scale_cl.learners import Learner
 from scale_cl.streams import Stream
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scale_cl.bench.bench_data import material
 from scale_cl.bench.clock import Clock
 from scale_cl.bench.conditions import Conditions
+from scale_cl.bench.full_stream import stream_times
 from scale_cl.bench.growth import growth
 from scale_cl.bench.history import SCHEMA
-from scale_cl.bench.material import material
 from scale_cl.bench.side_by_side import throughput
 from scale_cl.bench.steps import step_times
-from scale_cl.bench.whole import stream_times
-from scale_cl.learners import catalog as learner_catalog
+from scale_cl.learners import registry as learner_catalog
 from scale_cl.streams import catalog as stream_catalog
 from scale_cl.training.config import RunSettings, require_known
 from scale_cl.training.environment import describe

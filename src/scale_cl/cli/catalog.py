@@ -19,9 +19,9 @@ def list_streams() -> None:
 def list_learners() -> None:
     """Name every learner and say what it does, what it keeps and needs, and how large it is."""
     from scale_cl.cli.property_table import property_lines
-    from scale_cl.learners import catalog
+    from scale_cl.learners import registry
 
-    _print_lines([(name, catalog.describe(name)) for name in catalog.names()])
+    _print_lines([(name, registry.describe(name)) for name in registry.names()])
     typer.echo("")
     for line in property_lines():
         typer.echo(line)

@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scale_cl.export.export_task import Subject
     from scale_cl.export.from_run import Trained
-    from scale_cl.export.subject import Subject
 
 ALL = "all"
 
@@ -49,23 +49,23 @@ def export(
     A finished run has a model to export if it was run with `--set run.keep_state=true`; a stopped run has one anyway.
     """
     from scale_cl.errors import ConfigError
-    from scale_cl.export import writing
+    from scale_cl.export import export_files
 
-    if form not in writing.SUFFIXES:
-        raise ConfigError(f"--format is {form!r}; formats are {', '.join(writing.SUFFIXES)}")
+    if form not in export_files.SUFFIXES:
+        raise ConfigError(f"--format is {form!r}; formats are {', '.join(export_files.SUFFIXES)}")
     if form == "onnx":
-        writing.require_onnx()
+        export_files.require_onnx()
     names, subject_of, trained = _model(source, seed, data)
     if task is None and len(names) > 1:
         raise ConfigError(
             f"there are several tasks ({', '.join(names)}); say which one with --task NAME, or --task all"
         )
     subjects = [subject_of(name) for name in (names if task is None or task == ALL else [task])]
-    paths = _paths([subject.task for subject in subjects], out, writing.SUFFIXES[form], together=task == ALL)
+    paths = _paths([subject.task for subject in subjects], out, export_files.SUFFIXES[form], together=task == ALL)
     for path in paths:
-        writing.check_free(path, form, force=force)
+        export_files.check_free(path, form, force=force)
     for subject, path in zip(subjects, paths, strict=True):
-        done = writing.write(subject, path, form, force=force)
+        done = export_files.write(subject, path, form, force=force)
         typer.echo(
             f"wrote {done.path}: task {done.task}, {len(done.classes)} classes, {-(-done.size // 1000)} kB; logits are "
             f"the learner's within {done.difference:.1e} on {done.samples} samples"
@@ -87,8 +87,8 @@ def _model(
 ) -> tuple[list[str], Callable[[str], Subject], Trained | None]:
     """Names of the tasks that can be exported, what makes a subject of one, and what is known of a run."""
     from scale_cl.errors import ConfigError
+    from scale_cl.export.export_task import subject_of
     from scale_cl.export.from_run import learner_of_run
-    from scale_cl.export.subject import subject_of
 
     if source.is_file():
         if seed is not None or data is not None:

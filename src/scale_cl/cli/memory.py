@@ -26,7 +26,7 @@ def list_samples(
     samples: Annotated[bool, typer.Option("--samples", help="Every sample, not only how many a task has.")] = False,
 ) -> None:
     """Say what the memory holds after the newest checkpoint."""
-    from scale_cl.training.stored_samples import listed, newest
+    from scale_cl.training.memory_editing import listed, newest
 
     for number, folder in _folders(directory, seed):
         saved = newest(folder)
@@ -56,7 +56,7 @@ def export(
 
     from scale_cl import files
     from scale_cl.errors import CheckpointError, OutputInUseError
-    from scale_cl.training.stored_samples import chosen, inputs, newest
+    from scale_cl.training.memory_editing import chosen, inputs, newest
 
     if to.exists():
         raise OutputInUseError(f"{to} exists already; name a folder that does not")
@@ -85,7 +85,7 @@ def delete(
 ) -> None:
     """Delete samples, with their labels and stored logits; training goes on without them."""
     from scale_cl.errors import ConfigError
-    from scale_cl.training import stored_samples
+    from scale_cl.training import memory_editing
 
     if everything == bool(task or sample):
         raise ConfigError("say what is to be deleted: --task NAME, --sample ID or --all")
@@ -95,17 +95,17 @@ def delete(
 
     with claimed(directory, force=True):
         for number, folder in _folders(directory, seed):
-            count = stored_samples.delete(folder, ids=sample or (), tasks=task or ())
+            count = memory_editing.delete(folder, ids=sample or (), tasks=task or ())
             typer.echo(f"seed {number}: {count} samples deleted")
 
 
 def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:
     """The seeds that have checkpoints, and where these are."""
     from scale_cl.errors import CheckpointError
-    from scale_cl.training import checkpoint, keeper
+    from scale_cl.training import checkpoint, checkpointing
 
     found = []
-    for folder in (directory / keeper.FOLDER).glob("seed-*"):
+    for folder in (directory / checkpointing.FOLDER).glob("seed-*"):
         number = folder.name.removeprefix("seed-")
         if number.isdecimal() and (seed is None or int(number) == seed) and checkpoint.found(folder):
             found.append((int(number), folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from scale_cl.learners import properties
+from scale_cl.learners import method_properties
 
 _TITLES = {
     "episodic_memory": "memory",
@@ -22,8 +22,8 @@ _MEANING = (
 
 def property_lines() -> list[str]:
     """The table of the supplement, a line a learner, and below it where it is not the paper's."""
-    streams = list(properties.EXAMPLES)
-    tables = [properties.rows(*properties.EXAMPLES[stream]) for stream in streams]
+    streams = list(method_properties.EXAMPLES)
+    tables = [method_properties.rows(*method_properties.EXAMPLES[stream]) for stream in streams]
     ticks = tables[streams.index("scifar100")]
     cells = [["learner", *_TITLES.values()]]
     cells += [[row.learner, *_ticks(row)] for row in ticks]
@@ -44,7 +44,7 @@ def property_lines() -> list[str]:
     return [*lines, "", *_MEANING, one_head, *notes]
 
 
-def _ticks(row: properties.Row) -> list[str]:
+def _ticks(row: method_properties.Row) -> list[str]:
     return [("yes" if said else "-") + "*" * (column in row.differs) for column, said in asdict(row.traits).items()]
 
 

@@ -15,7 +15,7 @@ from scale_cl.cli.reproduce_places import here, on_ray
 
 if TYPE_CHECKING:
     from scale_cl.experiments import Outcome, Plan, PlannedRun, Request
-    from scale_cl.experiments.reproduction import Line
+    from scale_cl.experiments.run_plan import Line
 
 FAILED = 1
 INTERRUPTED = 130  # as shells have it for SIGINT
@@ -77,7 +77,7 @@ def reproduce(
     """
     from scale_cl import experiments
     from scale_cl.errors import ConfigError
-    from scale_cl.experiments.reproduction import carry_out
+    from scale_cl.experiments.run_plan import carry_out
     from scale_cl.settings import suggest
     from scale_cl.training.config import RunSettings
 
@@ -256,12 +256,12 @@ class _Told:
 
 def _conclude(name: str, plan: Plan, out: Path, data: Path | None, *, gpu: bool) -> None:
     """The numbers of an experiment, and what is made of them."""
-    from scale_cl.experiments import reproduction, search
+    from scale_cl.experiments import run_plan, search
 
     if not plan.experiment(name):
         return
-    done = reproduction.finished(name, out, gpu=gpu)
-    _print_lines(name, reproduction.lines(plan, name, done))
+    done = run_plan.finished(name, out, gpu=gpu)
+    _print_lines(name, run_plan.lines(plan, name, done))
     if name == "search":
         for winner in search.winners(plan.experiment(name), done, out):
             counted = f"{winner.finished} of {winner.points} points"
@@ -286,7 +286,7 @@ def _print_lines(name: str, lines: list[Line]) -> None:
 
 
 def _tell_failures(failed: list[Outcome], data: Path | None) -> None:
-    from scale_cl.experiments.repeating import command
+    from scale_cl.experiments.rerun_command import command
 
     if failed:
         typer.echo(f"{len(failed)} run{'' if len(failed) == 1 else 's'} failed:", err=True)

@@ -29,15 +29,15 @@ def resume(
     from scale_cl.errors import CheckpointError, TrackerError
     from scale_cl.results import RESULT_NAME
     from scale_cl.settings import as_dict, build
-    from scale_cl.training import run_file
+    from scale_cl.training import run_note
     from scale_cl.training.config import RunSettings
 
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a directory; name the one that the run writes to")
     with claimed(directory, force=True):
-        finished = (directory / RESULT_NAME).exists() and not (directory / run_file.RUN_NAME).exists()
+        finished = (directory / RESULT_NAME).exists() and not (directory / run_note.RUN_NAME).exists()
         if not finished:
-            asked = run_file.read(directory)
+            asked = run_note.read(directory)
             asked = replace(asked, root=data or asked.root)
             if on_divergence is not None:
                 run = build(RunSettings, {**as_dict(asked.config.run), "on_divergence": on_divergence}, section="run")

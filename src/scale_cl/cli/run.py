@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scale_cl.trackers import Tracking
     from scale_cl.training import Saving
     from scale_cl.training.config import Config
-    from scale_cl.training.run_file import Asked
+    from scale_cl.training.run_note import RunRequest
 
     Tracked = Callable[..., AbstractContextManager[Tracking]]
 
@@ -79,7 +79,7 @@ def run(
     from scale_cl.errors import ConfigError
     from scale_cl.trackers import EVERY, parse, tracking
     from scale_cl.training.config import resolve
-    from scale_cl.training.run_file import Asked
+    from scale_cl.training.run_note import RunRequest
 
     options = {
         "run.seeds": seeds,
@@ -112,7 +112,7 @@ def run(
         every = EVERY if track_every is None else track_every
         how = partial(tracking, named, directory, every=every, project=track_project, address=track_address)
         tracked = how if named else None
-        result = trained_and_written(Asked(resolved, data, sys.argv[1:]), directory, quiet=quiet, tracked=tracked)
+        result = trained_and_written(RunRequest(resolved, data, sys.argv[1:]), directory, quiet=quiet, tracked=tracked)
     close(result, directory, quiet=quiet)
 
 
@@ -130,7 +130,7 @@ def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
 
 def _accuracies(result: RunResult) -> str:
     """What each task of one's own data ended with, the mean over the seeds; nothing for what would be a long line."""
-    from scale_cl.streams.own_data import is_own
+    from scale_cl.streams.user_streams import is_own
 
     first = result.seeds[0]
     if not is_own(first.config["stream"]["name"]) or len(first.tasks) > _FEW_TASKS:
@@ -141,7 +141,7 @@ def _accuracies(result: RunResult) -> str:
 
 
 def trained_and_written(
-    asked: Asked, directory: Path, *, quiet: bool, resume: bool = False, tracked: Tracked | None = None
+    asked: RunRequest, directory: Path, *, quiet: bool, resume: bool = False, tracked: Tracked | None = None
 ) -> RunResult:
     """Do in `directory`, which is claimed, what was asked, with checkpoints; nothing but the result is left.
 
@@ -164,29 +164,29 @@ def trained_and_written(
 
 
 def _trained_and_written(
-    asked: Asked, directory: Path, *, quiet: bool, resume: bool, tracking: Tracking | None = None
+    asked: RunRequest, directory: Path, *, quiet: bool, resume: bool, tracking: Tracking | None = None
 ) -> RunResult:
-    from scale_cl.training import Saving, checkpoint, keeper, run_file
+    from scale_cl.training import Saving, checkpoint, checkpointing, run_note
 
     saving = Saving(directory, resume)
     if not resume:
-        keeper.remove_all(directory)
-        _must_write(lambda: run_file.write(directory, asked), directory)
-    earlier = keeper.seconds_spent(directory, asked.config.seeds) if resume else 0.0
+        checkpointing.remove_all(directory)
+        _must_write(lambda: run_note.write(directory, asked), directory)
+    earlier = checkpointing.seconds_spent(directory, asked.config.seeds) if resume else 0.0
     try:
         result = trained(asked.config, root=asked.root, quiet=quiet, saving=saving, asked=asked, tracking=tracking)
         result = replace(result, seconds_wall=result.seconds_wall + earlier)
         _must_write(lambda: result.write(directory), directory)
     except BaseException:
-        if not resume and not keeper.remove_unless_any(directory):
-            run_file.remove(directory)
+        if not resume and not checkpointing.remove_unless_any(directory):
+            run_note.remove(directory)
         raise
-    run_file.remove(directory)  # before the checkpoints: what has a note and no checkpoint would begin anew
+    run_note.remove(directory)  # before the checkpoints: what has a note and no checkpoint would begin anew
     if asked.config.run.keep_state:
         for seed in asked.config.seeds:
-            checkpoint.keep_newest(keeper.seed_folder(directory, seed), 1)
+            checkpoint.keep_newest(checkpointing.seed_folder(directory, seed), 1)
     else:
-        keeper.remove_all(directory)
+        checkpointing.remove_all(directory)
     return result
 
 
@@ -196,7 +196,7 @@ def trained(
     root: Path | None,
     quiet: bool,
     saving: Saving | None = None,
-    asked: Asked | None = None,
+    asked: RunRequest | None = None,
     tracking: Tracking | None = None,
 ) -> RunResult:
     """Run a config with progress for a person, and for trackers."""
@@ -225,7 +225,7 @@ def trained(
     return RunResult(tuple(results), _environment(config, asked), seconds, min(loaded, default=0.0))
 
 
-def _environment(config: Config, asked: Asked | None) -> dict[str, Any]:
+def _environment(config: Config, asked: RunRequest | None) -> dict[str, Any]:
     from scale_cl.training.environment import describe
     from scale_cl.training.machine import choose_device
 

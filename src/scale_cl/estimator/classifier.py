@@ -14,12 +14,12 @@ from torch import Tensor
 
 from scale_cl.errors import InputError
 from scale_cl.estimator import persistence, tasks
-from scale_cl.estimator.inference import task_evidence
 from scale_cl.estimator.labels import read_labels
 from scale_cl.estimator.reading import ReadingEstimator
 from scale_cl.estimator.samples import Layout, batches_of, is_loader
+from scale_cl.estimator.task_inference import task_evidence
 from scale_cl.learners import Joint
-from scale_cl.nets.wrapped import AnyBackbone
+from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.streams import TaskInfo
 
 _AT_ONCE = 1024  # samples of a prediction that are computed together
@@ -42,7 +42,7 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
         standardise: by the running mean and deviation of all that was seen; "auto": floats yes, pixels no.
         layout: of images with four dimensions: "NHWC", "NCHW", or "auto" where the shape tells.
         pixel_max: what uint8 pixels are divided by.
-        backbone: a module of your own that returns features, a function that makes one, or an `OwnBackbone`.
+        backbone: a module of your own that returns features, a function that makes one, or an `CustomBackbone`.
         device: auto, cpu, cuda or cuda:N.
         random_state: decides weights and draws: the same data in the same order then give the same model.
 
@@ -73,7 +73,7 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
         standardise: bool | str = "auto",
         layout: Layout = "auto",
         pixel_max: float = 255.0,
-        backbone: AnyBackbone | None = None,
+        backbone: BackboneLike | None = None,
         device: str = "cpu",
         random_state: Any = 0,
     ) -> None:
@@ -241,7 +241,7 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
         persistence.save(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, device: str = "cpu", backbone: AnyBackbone | None = None) -> Self:
+    def load(cls, path: str | os.PathLike[str], *, device: str = "cpu", backbone: BackboneLike | None = None) -> Self:
         """What `save` wrote, ready to predict and to go on learning; a backbone of your own must be given again."""
         return persistence.load(cls, path, device=device, backbone=backbone)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 from scale_cl.estimator.labels import ClassBook, read_labels
 from scale_cl.estimator.samples import as_images, plain, writable
-from scale_cl.learners import Learner, catalog
+from scale_cl.learners import Learner, registry
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec
 from scale_cl.training.machine import choose_device
@@ -53,7 +53,7 @@ class ReadingEstimator(BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"scenario is {self.scenario!r}; it must be 'task' or 'domain'")
         if self.standardise not in (True, False, "auto"):
             raise ConfigError(f"standardise is {self.standardise!r}; it must be True, False or 'auto'")
-        catalog.entry(self._learner_name())
+        registry.entry(self._learner_name())
 
     def _forget(self) -> None:
         for name in _FITTED:
@@ -142,13 +142,13 @@ class ReadingEstimator(BaseEstimator):  # type: ignore[misc]
     def _make_learner(self) -> Learner:
         name, spec = self._learner_name(), self._spec
         colour = len(spec.shape) == 3 and spec.shape[0] == 3
-        values = catalog.paper_settings(name, catalog.OWN_IMAGES[0] if colour else "digits")
+        values = registry.paper_settings(name, registry.USER_IMAGES[0] if colour else "digits")
         values |= {} if colour else _STEADY.get(name, {})
         standardise = spec.pixel_max is None if self.standardise == "auto" else bool(self.standardise)
         values |= {"standardise": standardise, **self._learner_settings()}
-        config = build(catalog.config_class(name), values, section="settings")
+        config = build(registry.config_class(name), values, section="settings")
         device = choose_device(self.device)
-        learner = catalog.make(name, spec, config, seed=self._seed, device=device, backbone=self.backbone)
+        learner = registry.make(name, spec, config, seed=self._seed, device=device, backbone=self.backbone)
         learner.advice = "lower the rate"
         return learner
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from scale_cl.estimator.classifier import ContinualClassifier
 from scale_cl.estimator.samples import Layout
-from scale_cl.nets.wrapped import AnyBackbone
+from scale_cl.nets.custom_backbone import BackboneLike
 
 _OWN = ("inner_lr", "outer_lr", "memory", "replay", "weight_average")
 
@@ -53,7 +53,7 @@ class ScaleClassifier(ContinualClassifier):
         standardise: bool | str = "auto",
         layout: Layout = "auto",
         pixel_max: float = 255.0,
-        backbone: AnyBackbone | None = None,
+        backbone: BackboneLike | None = None,
         device: str = "cpu",
         random_state: Any = 0,
     ) -> None:

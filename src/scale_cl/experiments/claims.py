@@ -15,12 +15,12 @@ import torch
 from scale_cl import files
 from scale_cl.errors import ResultError
 from scale_cl.experiments import features
-from scale_cl.experiments.finished import Finished
 from scale_cl.experiments.planning import Cell
-from scale_cl.learners import properties
+from scale_cl.experiments.result_index import Finished
+from scale_cl.learners import method_properties
 from scale_cl.streams import InputSpec
 from scale_cl.streams import catalog as streams
-from scale_cl.training.seeds import build_stream
+from scale_cl.training.run import build_stream
 
 FOLDER = "claims"
 _SHOWN = 150  # samples of a task in a picture
@@ -89,7 +89,7 @@ def _read(folders: Sequence[Path]) -> list[dict[str, Any]]:
 def _parameters(cell: Cell, root: Path | None) -> list[dict[str, Any]]:
     """Of every learner of the catalog: numbers in use after the first task began, and more with each further task."""
     spec, classes = _inputs(cell, root)
-    rows = properties.rows(spec, classes)
+    rows = method_properties.rows(spec, classes)
     return [{"learner": row.learner, "parameters": row.parameters, "growth": row.growth} for row in rows]
 
 
@@ -97,8 +97,8 @@ def _inputs(cell: Cell, root: Path | None) -> tuple[InputSpec, int]:
     """The inputs of a stream and the classes of a task, without its data where they are known."""
     name = cell.config.stream.name
     example = {"scifar10": "scifar100"}.get(name, name)
-    if example in properties.EXAMPLES:
-        spec, classes = properties.EXAMPLES[example]
+    if example in method_properties.EXAMPLES:
+        spec, classes = method_properties.EXAMPLES[example]
         return spec, streams.entry(name).classes_per_task or classes
     stream = build_stream(cell.config, 0, root)
     return stream.spec, len(stream.tasks[0].classes)

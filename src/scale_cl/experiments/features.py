@@ -25,7 +25,7 @@ from scale_cl.training.config import Config
 from scale_cl.training.loop import train
 from scale_cl.training.machine import prepare
 from scale_cl.training.observer import Observer
-from scale_cl.training.seeds import build_learner, build_stream
+from scale_cl.training.run import build_learner, build_stream
 
 NAME = "features.safetensors"
 _STEPS = 400  # of a probe: its loss has settled by then

@@ -75,10 +75,10 @@ def _text(config: Config, tasks: int, learner: str, settings: dict[str, Any]) ->
 def _completed(learner: str, settings: dict[str, Any]) -> dict[str, Any]:
     """With the defaults of what is not said, and without what is unknown here and off."""
     from scale_cl.errors import ConfigError
-    from scale_cl.learners import catalog
+    from scale_cl.learners import registry
     from scale_cl.settings import as_dict, build, field_names
 
-    kind = catalog.config_class(learner) if learner in catalog.names() else None
+    kind = registry.config_class(learner) if learner in registry.names() else None
     fields = field_names(kind) if kind is not None else ()
     known = {name: value for name, value in settings.items() if name in fields}
     unknown = {name: value for name, value in settings.items() if name not in fields and value not in OFF}

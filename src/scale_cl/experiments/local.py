@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from scale_cl.experiments.engine import Listener, Outcome
-from scale_cl.experiments.execution import as_message
 from scale_cl.experiments.planning import PlannedRun
+from scale_cl.experiments.run_worker import as_message
 
 GPU_SLOTS = 2  # runs that share a GPU: while the host of one evaluates, the other keeps the device busy
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from scale_cl.errors import ConfigError
 from scale_cl.experiments import estimate
 from scale_cl.experiments.definitions import Case, Experiment
-from scale_cl.experiments.finished import Finished, Found, must_stay, scan
 from scale_cl.experiments.identity import identity
-from scale_cl.learners import catalog as learners
+from scale_cl.experiments.result_index import Finished, Found, must_stay, scan
+from scale_cl.learners import registry as learners
 from scale_cl.settings import field_names
 from scale_cl.streams import catalog as streams
 from scale_cl.training.config import Config, require_known, resolve

@@ -20,9 +20,9 @@ from scale_cl import __version__
 from scale_cl.errors import ConfigError
 from scale_cl.experiments import ray_worker
 from scale_cl.experiments.engine import Listener, Outcome
-from scale_cl.experiments.execution import as_message, is_done
 from scale_cl.experiments.planning import PlannedRun
 from scale_cl.experiments.ray_cluster import Cluster, Share, imported_ray
+from scale_cl.experiments.run_worker import as_message, is_done
 
 RETRIES = 3
 GPU_SHARE = 0.5  # of a run: while the host of one evaluates, another keeps the device busy

@@ -19,7 +19,7 @@ def work(message: dict[str, Any], board: Any, attempt: str) -> dict[str, Any]:
     if message["version"] != __version__:
         there, here = message["version"], __version__
         return answer | {"error": f"{answer['node']} has scale-cl {here}, but {there} asked: install the same on all"}
-    from scale_cl.experiments.execution import Pace, carry_out
+    from scale_cl.experiments.run_worker import Pace, carry_out
 
     def tell(fraction: float) -> None:
         with contextlib.suppress(Exception):  # a board that is gone is no reason to stop

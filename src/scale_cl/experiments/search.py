@@ -13,9 +13,9 @@ import yaml
 from scale_cl import files
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import Case, grid
-from scale_cl.experiments.finished import Finished
 from scale_cl.experiments.planning import Cell
-from scale_cl.learners import catalog as learners
+from scale_cl.experiments.result_index import Finished
+from scale_cl.learners import registry as learners
 from scale_cl.settings import parse_assignment, parse_text
 
 FOLDER = "search"

@@ -55,7 +55,7 @@ def _listen(lines: TextIO, messages: queue.SimpleQueue[dict[str, Any]]) -> None:
 
 def _answer(answers: TextIO, message: dict[str, Any]) -> None:
     """Do a run; after an error that is not ours the process may be broken (a GPU's state is) and is to be replaced."""
-    from scale_cl.experiments.execution import Pace, carry_out
+    from scale_cl.experiments.run_worker import Pace, carry_out
 
     def tell(fraction: float) -> None:
         print(json.dumps({"fraction": fraction}), file=answers, flush=True)

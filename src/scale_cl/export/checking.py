@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.errors import ExportError
-from scale_cl.export.subject import Subject
+from scale_cl.export.export_task import Subject
 from scale_cl.learners import ReplayLearner
 
 SAMPLES = 64

@@ -9,16 +9,16 @@ from pathlib import Path
 import torch
 
 from scale_cl.errors import CheckpointError, ConfigError, DataError
-from scale_cl.export.subject import Subject, subject_of
+from scale_cl.export.export_task import Subject, subject_of
 from scale_cl.learners import Learner, State
 from scale_cl.learners.joint import Joint
 from scale_cl.streams import Stream
-from scale_cl.training import checkpoint, keeper, run_file
+from scale_cl.training import checkpoint, checkpointing, run_note
 from scale_cl.training.checkpoint import Checkpoint
 from scale_cl.training.config import Config
-from scale_cl.training.joint import JointLane
-from scale_cl.training.lanes import Lane
-from scale_cl.training.seeds import build_learner, build_stream
+from scale_cl.training.joint import JointRun
+from scale_cl.training.learner_run import LearnerRun
+from scale_cl.training.run import build_learner, build_stream
 
 _log = logging.getLogger("scale_cl")
 
@@ -52,7 +52,7 @@ def learner_of_run(directory: Path, *, seed: int | None = None, root: Path | Non
     for path in checkpoint.found(folder):
         try:
             found = checkpoint.read(path)
-            config = run_file.config_of(found.config, path)
+            config = run_note.config_of(found.config, path)
             stream = _stream(path, found, config, directory, root)
             return _trained(_learner(found, config, stream), config, stream, found)
         except CheckpointError as error:
@@ -63,7 +63,7 @@ def learner_of_run(directory: Path, *, seed: int | None = None, root: Path | Non
 
 def _folder(directory: Path, seed: int | None) -> Path:
     there: dict[int, Path] = {}
-    for folder in (directory / keeper.FOLDER).glob("seed-*"):
+    for folder in (directory / checkpointing.FOLDER).glob("seed-*"):
         number = folder.name.removeprefix("seed-")
         if number.isdecimal() and checkpoint.found(folder):
             there[int(number)] = folder
@@ -86,7 +86,7 @@ def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint
     number, step = found.position
     if step == 0:  # nothing was begun that is not done
         return Trained(learner, classes, preprocess, None, ())
-    lane = JointLane(learner, stream) if isinstance(learner, Joint) else Lane(learner, stream)
+    lane = JointRun(learner, stream) if isinstance(learner, Joint) else LearnerRun(learner, stream)
     if number >= len(lane.stages):
         raise CheckpointError(f"a checkpoint of {stream.name} is damaged: it is {step} steps past the last task")
     stage = lane.stages[number]
@@ -101,11 +101,11 @@ def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint
 
 def _stream(path: Path, found: Checkpoint, config: Config, directory: Path, root: Path | None) -> Stream:
     """The stream that the checkpoint's learner was trained on."""
-    if (directory / run_file.RUN_NAME).exists():  # not finished: it is noted where the data was
-        asked = run_file.read(directory)
+    if (directory / run_note.RUN_NAME).exists():  # not finished: it is noted where the data was
+        asked = run_note.read(directory)
         config, root = replace(config, base=asked.config.base), root or asked.root
     stream = build_stream(config, found.seed, root)
-    if found.data != keeper.fingerprint(stream):
+    if found.data != checkpointing.fingerprint(stream):
         raise DataError(f"{path} was made with other data than {stream.name} has now")
     return stream
 

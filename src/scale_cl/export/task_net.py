@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from scale_cl.export.folding import fold_batch_norms
 from scale_cl.nets import ContinualNet, Inputs, ParameterGenerator
-from scale_cl.nets.private import SharedPrivateNet
+from scale_cl.nets.acl_net import SharedPrivateNet
 
 
 class Preparation(nn.Module):

@@ -22,7 +22,7 @@ import torch
 
 from scale_cl.errors import ScaleClError
 from scale_cl.learners import Compute
-from scale_cl.nets.wrapped import AnyBackbone
+from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.streams.stream import Scenario
 
 try:
@@ -52,7 +52,7 @@ class Scale(CatalogStrategy):
         scenario: Scenario = "task",
         classes: int | None = None,
         pixel_max: float = 255.0,
-        backbone: str | AnyBackbone = "auto",
+        backbone: str | BackboneLike = "auto",
         seed: int = 0,
         compute: Compute | None = None,
         train_mb_size: int = 10,

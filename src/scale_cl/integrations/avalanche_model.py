@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl.estimator.labels import ClassBook
-from scale_cl.learners import Compute, Learner, LearnerConfig, catalog
-from scale_cl.nets.wrapped import AnyBackbone
+from scale_cl.learners import Compute, Learner, LearnerConfig, registry
+from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.streams.stream import Scenario
 
@@ -35,7 +35,7 @@ class Recipe:
     seed: int
     device: torch.device
     compute: Compute | None
-    backbone: AnyBackbone | None
+    backbone: BackboneLike | None
 
     def spec_of(self, x: Tensor) -> InputSpec:
         """What the inputs of a batch look like."""
@@ -44,7 +44,7 @@ class Recipe:
     def learner(self, spec: InputSpec) -> Learner:
         """A new learner for such inputs."""
         made = {"seed": self.seed, "device": self.device, "compute": self.compute, "backbone": self.backbone}
-        return catalog.make(self.name, spec, self.config, **made)  # type: ignore[arg-type]
+        return registry.make(self.name, spec, self.config, **made)  # type: ignore[arg-type]
 
 
 class LearnerModule(nn.Module):

@@ -18,8 +18,8 @@ from torch import Tensor
 from scale_cl.errors import ConfigError, InputError, ScaleClError
 from scale_cl.integrations.avalanche_batches import Collate, as_inputs, as_labels
 from scale_cl.integrations.avalanche_model import LearnerModule, Recipe
-from scale_cl.learners import Compute, Joint, Learner, catalog
-from scale_cl.nets.wrapped import AnyBackbone
+from scale_cl.learners import Compute, Joint, Learner, registry
+from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.settings import build, suggest
 from scale_cl.streams import catalog as streams
 from scale_cl.streams.stream import Scenario
@@ -64,7 +64,7 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
             "domain" they stand for the labels from 0 on. None: as classes appear.
         pixel_max: what uint8 pixels are divided by.
         backbone: "auto", "mlp" or "resnet18"; or a module of your own that returns features, a function that makes one,
-            or an `OwnBackbone`.
+            or an `CustomBackbone`.
         seed: decides weights and draws.
         compute: precision and the like.
         train_mb_size: samples of a step.
@@ -86,7 +86,7 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
         scenario: Scenario = "task",
         classes: int | None = None,
         pixel_max: float = 255.0,
-        backbone: str | AnyBackbone = "auto",
+        backbone: str | BackboneLike = "auto",
         seed: int = 0,
         compute: Compute | None = None,
         train_mb_size: int = 10,
@@ -99,13 +99,13 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
         peval_mode: str = "epoch",
     ) -> None:
         """A strategy that has seen nothing."""
-        if issubclass(catalog.entry(learner).learner(), Joint):
+        if issubclass(registry.entry(learner).learner(), Joint):
             raise ConfigError(f"learner {learner!r} trains on all tasks at once; give one that takes them in turn")
         chosen = dict(settings or {})
         _check_settings(chosen)
         if isinstance(backbone, str):
             chosen.setdefault("backbone", backbone)
-        config = build(catalog.config_class(learner), _paper_settings(learner, like) | chosen)
+        config = build(registry.config_class(learner), _paper_settings(learner, like) | chosen)
         whole = {"train_mb_size": train_mb_size, "eval_mb_size": eval_mb_size, "train_epochs": train_epochs}
         _check_arguments(scenario, pixel_max, {**whole, "classes": classes})
         target = choose_device(str(device))
@@ -239,7 +239,7 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
 def _paper_settings(learner: str, like: str | None) -> dict[str, object]:
     if like is not None and like not in streams.names():
         raise ConfigError(f"like: unknown stream {like!r}; {suggest(like, streams.names())}")
-    return catalog.paper_settings(learner, like or "")
+    return registry.paper_settings(learner, like or "")
 
 
 def _check_arguments(scenario: str, pixel_max: float, whole: Mapping[str, int | None]) -> None:

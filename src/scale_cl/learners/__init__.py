@@ -1,6 +1,6 @@
 """Continual learners: one file a method, one protocol (`Learner`), one catalog."""
 
-from scale_cl.learners import catalog
+from scale_cl.learners import registry
 from scale_cl.learners.acl import Acl, AclConfig
 from scale_cl.learners.agem import Agem, AgemConfig
 from scale_cl.learners.base import Compute, Learner, LearnerConfig, State, StepStats
@@ -50,5 +50,5 @@ __all__ = [
     "State",
     "StepStats",
     "Traits",
-    "catalog",
+    "registry",
 ]

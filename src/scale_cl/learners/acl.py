@@ -18,8 +18,8 @@ from scale_cl.learners.base import Learner, LearnerConfig, State, StepStats, pla
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy
 from scale_cl.nets import ContinualNet, Heads
-from scale_cl.nets.private import PrivateModules, SharedPrivateNet
-from scale_cl.nets.rows import linear_rows
+from scale_cl.nets.acl_net import PrivateModules, SharedPrivateNet
+from scale_cl.nets.growing_parameter import linear_rows
 from scale_cl.settings import setting
 
 
@@ -87,7 +87,7 @@ class Acl(Learner):
             torch._foreach_mul_(self._momentum, c.momentum)
             torch._foreach_add_(self._momentum, gradients)
             torch._foreach_add_(trained, self._momentum, alpha=-c.lr)
-        self._base_moved()
+        self._update_average()
 
     def _discriminator_step(self, shared: Tensor, stats: StepStats) -> None:
         """D descends CE(D(S(x)), task) + CE(D(noise), 0)."""

@@ -33,14 +33,14 @@ class Agem(ReplayLearner):
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         n, stats = len(y), StepStats()
-        for samples in self._rounds(x, y, self.config.updates):
+        for samples in self._replay_batches(x, y, self.config.updates):
             loss, gradient = self._gradient(samples.x[:n], samples.y[:n], samples.task[:n])
             stats["loss"] = loss
             if samples.rows is not None:
                 stats["replay"], reference = self._gradient(samples.x[n:], samples.y[n:], samples.task[n:])
                 gradient = projected(gradient, reference)
             self._move(gradient)
-            self._base_moved()
+            self._update_average()
         return stats
 
     def _gradient(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:

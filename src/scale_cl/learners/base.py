@@ -17,18 +17,27 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from scale_cl.capture import Captured
+from scale_cl.cuda_graphs import RecordedFunction
 from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError, UnknownTaskError
-from scale_cl.learners.guard import DeviceGuard, Finding, Guard, HostGuard, OnDivergence
-from scale_cl.learners.stored_state import check_memories, check_plain_values, check_taken
+from scale_cl.learners.divergence import DeviceGuard, Finding, Guard, HostGuard, OnDivergence
+from scale_cl.learners.state_validation import check_memories, check_plain_values, check_taken
 from scale_cl.learners.traits import Traits
-from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, OwnBackbone, ParameterGenerator, ReducedResNet18
+from scale_cl.nets import (
+    MLP,
+    Backbone,
+    ContinualNet,
+    CustomBackbone,
+    Heads,
+    Inputs,
+    ParameterGenerator,
+    ReducedResNet18,
+)
 from scale_cl.nets.convolution import use_direct
+from scale_cl.nets.cuda_compile import finish_compiling
+from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.nets.film import FilmForm
 from scale_cl.nets.inputs import Augmentation
-from scale_cl.nets.kernels import finish_compiling
 from scale_cl.nets.norm import BatchNorm
-from scale_cl.nets.wrapped import AnyBackbone
 from scale_cl.settings import Settings, setting
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -94,14 +103,14 @@ class Learner:
         seed: int = 0,
         device: torch.device | str = "cpu",
         compute: Compute | None = None,
-        backbone: AnyBackbone | None = None,
+        backbone: BackboneLike | None = None,
     ) -> None:
         """A learner for inputs as `spec` says; `seed` decides its weights and its draws.
 
         A `backbone` of your own, which returns features, takes the place of the one that the config names.
         """
         self.spec, self.seed = spec, seed
-        self._own_backbone = None if backbone is None else OwnBackbone.of(backbone)
+        self._own_backbone = None if backbone is None else CustomBackbone.of(backbone)
         self.name = self.name or type(self).__name__.lower()
         self.config = self.config_class() if config is None else config
         self.compute = Compute() if compute is None else compute
@@ -118,10 +127,10 @@ class Learner:
         use_direct(self.net, self.compute.direct_convolutions)
         finish_compiling()
         self._average: dict[str, Tensor] = {}
-        self._recorded: list[Captured] = []
+        self._recorded: list[RecordedFunction] = []
         self._step = self._as_graph(self._whole_step)
         self._prediction = self._as_graph(self._predicted)
-        self._guard: Guard = (HostGuard if self.reads_freely else DeviceGuard)(self.device, self.compute.on_divergence)
+        self._guard: Guard = (HostGuard if self.is_cpu else DeviceGuard)(self.device, self.compute.on_divergence)
         self._known_version: object = None
         self._base: list[Tensor] = []
         self.steps = 0
@@ -249,7 +258,7 @@ class Learner:
         self._guard.begin(self.steps)
 
     @property
-    def reads_freely(self) -> bool:
+    def is_cpu(self) -> bool:
         """Whether the host sees tensors without waiting and nothing is recorded, so that a step may take short cuts."""
         return self.device.type == "cpu"
 
@@ -350,9 +359,9 @@ class Learner:
                 module.fuse = False
         use_direct(self.net, False)
 
-    def _as_graph(self, function: Callable[..., dict[str, Tensor]]) -> Captured:
+    def _as_graph(self, function: Callable[..., dict[str, Tensor]]) -> RecordedFunction:
         """`function`, recorded on a GPU; what is recorded is dropped when tensors move. Its keys say all else."""
-        captured = Captured(function, device=self.device, generator=self._rng, enabled=self.compute.capture)
+        captured = RecordedFunction(function, device=self.device, generator=self._rng, enabled=self.compute.capture)
         self._recorded.append(captured)
         return captured
 
@@ -439,7 +448,7 @@ class Learner:
                 torch._foreach_mul_(gradients, clip / norm.clamp(min=clip))  # a norm that is not finite stays one
             torch._foreach_add_(list(parameters), gradients, alpha=-rate)
 
-    def _base_moved(self, base: Sequence[Tensor] | None = None) -> None:
+    def _update_average(self, base: Sequence[Tensor] | None = None) -> None:
         """After every update of the base parameters (or of `base`, in their order): the weight average follows."""
         if self._average:
             with torch.no_grad():

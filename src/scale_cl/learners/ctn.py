@@ -72,7 +72,7 @@ class Ctn(ReplayLearner):
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         c, stats = self.config, StepStats()
         x, y = self._held_out(x, y)
-        rounds = iter(self._rounds(x, y, c.outer_steps * c.inner_steps))
+        rounds = iter(self._replay_batches(x, y, c.outer_steps * c.inner_steps))
         for _ in range(c.outer_steps):
             known = self._batch_gradient(x, y, stats) if c.reuse_batch else None
             for _ in range(c.inner_steps):
@@ -104,7 +104,7 @@ class Ctn(ReplayLearner):
             loss = loss + self._distance(o[samples.n :], samples.rows, stats)
         stats["loss"] = loss.detach()
         self._descend(loss, self._base, self.config.inner_lr)
-        self._base_moved()
+        self._update_average()
 
     def _inner_step_from(self, known: list[Tensor], samples: Samples, stats: StepStats) -> None:
         """The same with the gradient of CE(batch) that is `known`: only the replay has a forward."""
@@ -118,7 +118,7 @@ class Ctn(ReplayLearner):
             gradients = list(torch._foreach_add(torch.autograd.grad(loss, self._base), known))
         with torch.no_grad():
             torch._foreach_add_(self._base, gradients, alpha=-self.config.inner_lr)
-        self._base_moved()
+        self._update_average()
 
     def _distance(self, o: Tensor, rows: Tensor, stats: StepStats) -> Tensor:
         """KL(stored outputs || outputs `o`) of replayed samples, by its weight."""

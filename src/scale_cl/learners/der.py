@@ -46,11 +46,11 @@ class Der(ReplayLearner):
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         stats = StepStats()
-        for samples in self._rounds(x, y, self.config.updates, draws=self._draws):
+        for samples in self._replay_batches(x, y, self.config.updates, draws=self._draws):
             logits = self.net(samples.x, samples.task, parts=samples.parts)[2]
             loss = self._loss(samples, logits, stats)
             self._descend(loss, self._base, self.config.lr)
-            self._base_moved()
+            self._update_average()
             stats["loss"], self._logits = loss.detach(), logits.detach()[: samples.n]
         return stats
 

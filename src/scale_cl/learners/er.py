@@ -36,13 +36,13 @@ class Er(ReplayLearner):
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         stats = StepStats()
-        for samples in self._rounds(x, y, self.config.updates):
+        for samples in self._replay_batches(x, y, self.config.updates):
             if self._by_hand is not None:
                 loss = self._step_by_hand(self._by_hand, samples)
             else:
                 loss = self._loss(samples)
                 self._descend(loss, self._base, self.config.lr)
-            self._base_moved()
+            self._update_average()
             stats["loss"] = loss.detach()
         return stats
 
@@ -56,7 +56,7 @@ class Er(ReplayLearner):
 
     def _refresh(self, *, force: bool = False) -> None:
         super()._refresh(force=force)
-        plain = self.reads_freely and self.compute.precision != "bf16" and type(self)._loss is Er._loss
+        plain = self.is_cpu and self.compute.precision != "bf16" and type(self)._loss is Er._loss
         self._by_hand = MlpByHand(self.net) if plain and MlpByHand.applies(self.net) else None
 
     def _loss(self, samples: Samples) -> Tensor:

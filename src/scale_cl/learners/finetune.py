@@ -30,6 +30,6 @@ class Finetune(Learner):
         for _ in range(self.config.updates):
             loss = cross_entropy(self.net(self._prepared(x), self._task.expand(len(y)))[2], y)
             self._descend(loss, self._base, self.config.lr)
-            self._base_moved()
+            self._update_average()
             stats["loss"] = loss.detach()
         return stats

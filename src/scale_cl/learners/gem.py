@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.learners.base import State, StepStats
-from scale_cl.learners.quadratic import least_at_or_above
+from scale_cl.learners.gem_qp import least_at_or_above
 from scale_cl.learners.replay import MemoryConfig, ReplayLearner
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
@@ -53,7 +53,7 @@ class Gem(ReplayLearner):
             stats["loss"] = self._keep_gradient(len(self._past), x, y, self._task.expand(len(y)))
             with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
                 self._descend_along(self._direction(stats))
-            self._base_moved()
+            self._update_average()
         return stats
 
     def _keep_gradient(self, number: int, x: Tensor, y: Tensor, task: Tensor) -> Tensor:

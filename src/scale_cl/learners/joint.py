@@ -59,7 +59,7 @@ class Joint(Learner):
     def _learn(self, x: Tensor, y: Tensor, task: Tensor) -> StepStats:
         loss = cross_entropy(self.net(self._prepared(x), task)[2], y)
         self._descend(loss, self._base, self.config.lr)
-        self._base_moved()
+        self._update_average()
         return {"loss": loss.detach()}
 
     def _check_mixed(self, x: Tensor, y: Tensor, task: Tensor) -> None:

@@ -52,23 +52,23 @@ class Mer(ReplayLearner):
                 self._sample_step(x[i : i + 1], y[i : i + 1], stats)
             return stats
         start = self._parameters_now()
-        for samples in self._rounds(x, y, self.config.updates):
+        for samples in self._replay_batches(x, y, self.config.updates):
             self._sgd_step(samples, stats)
         self._interpolate(start, self.config.reptile_rate)
-        self._base_moved()
+        self._update_average()
         return stats
 
     def _sample_step(self, x: Tensor, y: Tensor, stats: StepStats) -> None:
         """Algorithm 1 of the original for one sample: SGD within each draw, Reptile within and across the draws."""
         before = self._parameters_now()
-        for samples in self._rounds(x, y, self.config.updates):
+        for samples in self._replay_batches(x, y, self.config.updates):
             start = self._parameters_now()
             for i in range(len(samples.y)):
                 one = slice(i, i + 1)
                 self._sgd_step(Samples(samples.x[one], samples.y[one], samples.task[one], None, 1, (1,)), stats)
             self._interpolate(start, self.config.reptile_rate)
         self._interpolate(before, self.config.across_rate)
-        self._base_moved()
+        self._update_average()
 
     def _sgd_step(self, samples: Samples, stats: StepStats) -> None:
         if self.config.ce == "added":

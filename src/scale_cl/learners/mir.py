@@ -39,7 +39,7 @@ class Mir(ReplayLearner):
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         c, n, stats = self.config, len(y), StepStats()
-        for samples in self._rounds(x, y, c.updates):
+        for samples in self._replay_batches(x, y, c.updates):
             loss = cross_entropy(self.net(samples.x[:n], samples.task[:n])[2], samples.y[:n])
             gradient = torch.autograd.grad(loss, self._base)
             stats["loss"] = loss.detach()
@@ -52,7 +52,7 @@ class Mir(ReplayLearner):
                 stats["replay"] = replayed.detach()
             with torch.no_grad():
                 torch._foreach_add_(self._base, gradient, alpha=-c.lr)
-            self._base_moved()
+            self._update_average()
         return stats
 
     @torch.no_grad()

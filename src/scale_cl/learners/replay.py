@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from scale_cl.learners.base import Learner, LearnerConfig, State
 from scale_cl.learners.traits import Traits
 from scale_cl.memory import EpisodicMemory, Policy
-from scale_cl.ragged import taken
+from scale_cl.ragged_rows import taken
 from scale_cl.settings import setting
 
 NORM_ON_MEMORY = "when a task ends, measure batch norm's running statistics anew: on the memory, by the weights of then"
@@ -70,7 +70,7 @@ class ReplayLearner(Learner):
     def _make_memory(self, slots: int, policy: Policy) -> EpisodicMemory:
         dtype = torch.float32 if self.spec.pixel_max is None else torch.uint8
         memory = EpisodicMemory(slots, self.spec.shape, dtype, device=self.device, generator=self._rng, policy=policy)
-        memory.on_host = self.reads_freely
+        memory.on_host = self.is_cpu
         return memory
 
     def _replay_size(self) -> int:
@@ -91,7 +91,7 @@ class ReplayLearner(Learner):
         x, y = torch.cat([x, memory.x[rows]]), torch.cat([y, memory.y[rows]])
         return Samples(self._prepared(x), y, torch.cat([task, memory.task[rows]]), rows, len(task))
 
-    def _rounds(self, x: Tensor, y: Tensor, updates: int, *, draws: int = 1) -> list[Samples]:
+    def _replay_batches(self, x: Tensor, y: Tensor, updates: int, *, draws: int = 1) -> list[Samples]:
         """For each of several updates: the batch, followed by so many fresh draws."""
         n, size, task = len(y), self._replay_size(), self._task.expand(len(y))
         if size == 0:

@@ -109,7 +109,7 @@ class Scale(ReplayLearner):
         self.discriminator: Discriminator | None = None
         if self.config.adversary:
             width = self.net.backbone.feature_width
-            ahead = {"capacity": 16} if self.reads_freely else {}  # no graphs to keep there: less to compute
+            ahead = {"capacity": 16} if self.is_cpu else {}  # no graphs to keep there: less to compute
             self.discriminator = Discriminator(width, generator=self._weights_rng, **ahead).to(self.device)
         self._constants: dict[tuple[str, int, int], Tensor] = {}
         self._logits = self._as_graph(self._stored_logits)
@@ -147,7 +147,7 @@ class Scale(ReplayLearner):
 
     def drawn(self, x: Tensor, y: Tensor, sets: int) -> list[Drawn]:
         """All T_train and T_val of a step: the batch, each time with a fresh replay draw and its stored logits."""
-        rounds = self._rounds(x, y, sets)
+        rounds = self._replay_batches(x, y, sets)
         if rounds[0].rows is None:
             return [Drawn(r) for r in rounds]
         rows = torch.stack([r.rows for r in rounds if r.rows is not None])
@@ -157,7 +157,7 @@ class Scale(ReplayLearner):
     def _films(self, n: int) -> Films | None:
         """P's outputs for all tasks, if these are fewer than samples in a forward (and no graph needs fixed shapes)."""
         generator = self.net.generator
-        if generator is None or not self.reads_freely or generator.embedding.count > n + self._replay_size():
+        if generator is None or not self.is_cpu or generator.embedding.count > n + self._replay_size():
             return None
         return generator.films()
 
@@ -171,7 +171,7 @@ class Scale(ReplayLearner):
         fixed = None if films is None else [(scale.detach(), shift.detach()) for scale, shift in films]
         loss, _ = self._loss(train, stats, films=fixed)
         self._descend(loss, self._base, self.config.inner_lr, clip=self.config.clip)
-        self._base_moved()
+        self._update_average()
 
     def _outer_step(self, val: Drawn, films: Films | None, stats: StepStats) -> _Seen:
         """Equation 6, first order: varphi descends the loss at the base parameters just updated.
@@ -197,7 +197,7 @@ class Scale(ReplayLearner):
                 norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]))
                 gradients = tuple(g * (c.clip / norm.clamp(min=c.clip)) for g in gradients)
             base = {name: p - c.inner_lr * g for (name, p), g in zip(base.items(), gradients, strict=True)}
-            self._base_moved(list(base.values()))
+            self._update_average(list(base.values()))
         val = next(drawn)
         loss, seen = self._loss(val, stats, base=base, prefix="outer_")
         self._descend(loss, self._outer_params, c.outer_lr, clip=c.clip)

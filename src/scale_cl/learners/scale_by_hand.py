@@ -51,7 +51,7 @@ def applies(learner: Scale) -> bool:
     """Whether the step of this file is the learner's."""
     c, net = learner.config, learner.net
     return (
-        learner.reads_freely
+        learner.is_cpu
         and learner.compute.precision != "bf16"
         and MlpByHand.applies(net)
         and (c.generator and c.adversary and not c.second_order)
@@ -105,7 +105,7 @@ class ScaleByHand:
         at_logits, at_guess = self._loss(train, passed, guess, stats, "")
         at_common = self._through_discriminator(guess, at_guess)
         self._base.descend(passed, self.config.inner_lr, at_logits, at_common)
-        self._learner._base_moved()
+        self._learner._update_average()
 
     def _outer_step(self, val: Drawn, films: _Films | None, stats: StepStats, *, noise: bool) -> _Guess:
         """Equation 6, first order: varphi descends the loss at the base parameters just updated.

@@ -1,25 +1,25 @@
 """Networks: backbones, growing heads, the FiLM parameter generator and the discriminator."""
 
 from scale_cl.nets.backbone import Backbone
+from scale_cl.nets.custom_backbone import CustomBackbone
 from scale_cl.nets.discriminator import Discriminator
 from scale_cl.nets.film import ParameterGenerator
+from scale_cl.nets.growing_parameter import GrowingParameter
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
 from scale_cl.nets.mlp import MLP
 from scale_cl.nets.model import ContinualNet
 from scale_cl.nets.resnet import ReducedResNet18
-from scale_cl.nets.rows import Rows
-from scale_cl.nets.wrapped import OwnBackbone
 
 __all__ = [
     "MLP",
     "Backbone",
     "ContinualNet",
+    "CustomBackbone",
     "Discriminator",
+    "GrowingParameter",
     "Heads",
     "Inputs",
-    "OwnBackbone",
     "ParameterGenerator",
     "ReducedResNet18",
-    "Rows",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scale_cl.nets.kernels import Program, compiled, source
+from scale_cl.nets.cuda_compile import Program, compiled, source
 
 _WEIGHTS = ("20_20_3", "20_40_3", "40_40_3", "20_40_1", "40_40_1")  # channels in, out, size
 # Threads of a block, and bytes of its shared memory: stages, times four, times the floats of both tiles

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from scale_cl.losses import NO_CLASS
 from scale_cl.nets.blank import BlankLinear
-from scale_cl.nets.rows import Rows, linear_rows
+from scale_cl.nets.growing_parameter import GrowingParameter, linear_rows
 
 
 class Discriminator(nn.Module):
@@ -21,7 +21,7 @@ class Discriminator(nn.Module):
         super().__init__()
         self.width = width
         self.hidden = BlankLinear(width, width)
-        self.weight, self.bias = Rows((width,), capacity), Rows((), capacity)
+        self.weight, self.bias = GrowingParameter((width,), capacity), GrowingParameter((), capacity)
         self.register_buffer("missing", torch.full((capacity,), NO_CLASS), persistent=False)
         weight, bias = linear_rows((width,), width, xavier=False, generator=generator)
         with torch.no_grad():

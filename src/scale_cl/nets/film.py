@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from scale_cl.nets.backbone import Backbone, Modulation
 from scale_cl.nets.blank import BlankLinear
-from scale_cl.nets.rows import Rows, linear_rows
+from scale_cl.nets.growing_parameter import GrowingParameter, linear_rows
 
 FilmForm = Literal["branches", "sum"]
 Films = list[tuple[Tensor, Tensor]]
@@ -34,7 +34,7 @@ class ParameterGenerator(nn.Module):
         self.form: FilmForm = form
         self.detach_norms = backbone.detach_norms
         self.embedding_width = embedding_width or backbone.embedding_width
-        self.embedding = Rows((self.embedding_width,), capacity)
+        self.embedding = GrowingParameter((self.embedding_width,), capacity)
         layers: list[nn.Linear] = [BlankLinear(self.embedding_width, 2 * width) for width in backbone.film_widths]
         self.layers = nn.ModuleList(layers)
         with torch.no_grad():

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from scale_cl.nets.kernels import Program, compiled, source
+from scale_cl.nets.cuda_compile import Program, compiled, source
 
 Then = Literal["nothing", "relu", "relu-pool"]
 """What follows: ReLU, or ReLU and the largest of 3x3 with stride 2 and padding 1."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.losses import NO_CLASS
-from scale_cl.nets.rows import Rows, linear_rows
+from scale_cl.nets.growing_parameter import GrowingParameter, linear_rows
 
 
 class Heads(nn.Module):
@@ -19,8 +19,8 @@ class Heads(nn.Module):
         """No head yet; `shared` keeps one head for all tasks."""
         super().__init__()
         self.shared, self.xavier, self.width = shared, xavier, width
-        self.weight = Rows((0, width), 1 if shared else capacity)
-        self.bias = Rows((0,), 1 if shared else capacity)
+        self.weight = GrowingParameter((0, width), 1 if shared else capacity)
+        self.bias = GrowingParameter((0,), 1 if shared else capacity)
         self.classes: list[int] = []  # of each head
         self.register_buffer("missing", torch.zeros(len(self.weight.data), 0), persistent=False)
         self.version = 0

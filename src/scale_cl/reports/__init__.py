@@ -5,6 +5,6 @@ from __future__ import annotations
 from scale_cl.reports.collection import Collection, Gap, Run, collect
 from scale_cl.reports.rows import Row
 from scale_cl.reports.sections import Section, sections
-from scale_cl.reports.writing import Written, write_report
+from scale_cl.reports.write_report import Written, write_report
 
 __all__ = ["Collection", "Gap", "Row", "Run", "Section", "Written", "collect", "sections", "write_report"]

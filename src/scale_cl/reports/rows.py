@@ -6,8 +6,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from scale_cl.experiments.finished import ALONE
 from scale_cl.experiments.identity import section
+from scale_cl.experiments.result_index import ALONE
 from scale_cl.reports.collection import Run, printable
 from scale_cl.reports.naming import slug
 from scale_cl.reports.seed_statistics import Summary, summarise

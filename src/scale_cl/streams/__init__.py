@@ -4,14 +4,14 @@
 `from_arrays`, `from_folder`, `from_manifest` and `from_dataset` make streams of other data.
 """
 
-from scale_cl.streams.builders.own_arrays import from_arrays
-from scale_cl.streams.builders.own_datasets import from_dataset
-from scale_cl.streams.builders.own_folder import from_folder
-from scale_cl.streams.builders.own_manifest import from_manifest
+from scale_cl.streams.builders.from_arrays import from_arrays
+from scale_cl.streams.builders.from_datasets import from_dataset
+from scale_cl.streams.builders.from_folder import from_folder
+from scale_cl.streams.builders.from_manifest import from_manifest
 from scale_cl.streams.builders.permuting import permuted
 from scale_cl.streams.builders.splitting import split
 from scale_cl.streams.catalog import build, describe, load, load_arrays, names
-from scale_cl.streams.root import data_root
+from scale_cl.streams.data_root import data_root
 from scale_cl.streams.stream import Arrays, InputSpec, Stream, Task, TaskInfo
 
 __all__ = [

@@ -13,8 +13,8 @@ from scale_cl.errors import ConfigError, DataError
 from scale_cl.streams.builders.assembly import assemble
 from scale_cl.streams.builders.permuting import permuted
 from scale_cl.streams.builders.splitting import split
+from scale_cl.streams.data_root import data_root
 from scale_cl.streams.progress import Progress
-from scale_cl.streams.root import data_root
 from scale_cl.streams.sources.registry import SOURCES
 from scale_cl.streams.stream import Arrays, Stream
 

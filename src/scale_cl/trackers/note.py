@@ -11,8 +11,8 @@ from typing import Any
 
 from scale_cl import files
 from scale_cl.errors import TrackerError
+from scale_cl.json_format import Format
 from scale_cl.trackers.tensorboard_logs import FOLDER
-from scale_cl.versioned import Format
 
 SCHEMA = 1
 NOTE_NAME = "tracking.json"

@@ -22,8 +22,8 @@ import safetensors.torch
 import scale_cl
 from scale_cl import files
 from scale_cl.errors import CheckpointError
+from scale_cl.json_format import Format
 from scale_cl.learners import State
-from scale_cl.versioned import Format
 
 SCHEMA = 1
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from this schema to the next

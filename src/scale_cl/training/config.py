@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import LearnerConfig
-from scale_cl.learners import catalog as learners
+from scale_cl.learners import registry as learners
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
 from scale_cl.streams import catalog as streams
-from scale_cl.streams.own_data import OwnData, is_own, own_name
+from scale_cl.streams.user_streams import UserStream, is_own, own_name
 from scale_cl.training.config_file import read_config_file
 
 DEFAULT_LEARNER = "scale"
@@ -54,7 +54,7 @@ class StreamSettings(Settings):
         return Path(self.name.partition(":")[2]).absolute().stem if is_own(self.name) else self.name
 
     @property
-    def own_data(self) -> OwnData | None:
+    def own_data(self) -> UserStream | None:
         """Where the images of the user's own stream are; None for a stream of the catalog."""
         if not is_own(self.name):
             return None
@@ -62,7 +62,7 @@ class StreamSettings(Settings):
             raise ConfigError(
                 f"stream.class_order and stream.part are of the catalog's streams; {self.name} has neither"
             )
-        return OwnData(self.name, self.scenario, self.size, self.channels, self.held_out)
+        return UserStream(self.name, self.scenario, self.size, self.channels, self.held_out)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Config:
     base: Path | None = None  # where a relative path of the stream begins, if not here; no part of the result
 
     @property
-    def own_data(self) -> OwnData | None:
+    def own_data(self) -> UserStream | None:
         """Where the images of the user's own stream are; None for a stream of the catalog."""
         own = self.stream.own_data
         return None if own is None else replace(own, base=self.base)

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
-from scale_cl.learners import Compute, Learner, LearnerConfig, catalog
+from scale_cl.learners import Compute, Learner, LearnerConfig, registry
 from scale_cl.memory import first_tasks
-from scale_cl.ragged import FIRST_ROOM
+from scale_cl.ragged_rows import FIRST_ROOM
 from scale_cl.streams import InputSpec
 from scale_cl.training.evaluation import CHUNK
 
@@ -181,7 +181,7 @@ def _built(name: str, config: LearnerConfig, spec: InputSpec, classes: tuple[int
 def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> _Built:
     small = {"memory": min(2, config.memory)} if hasattr(config, "memory") else {}  # rows are counted apart
     with Weightless():
-        learner = catalog.make(name, spec, replace(config, **small), compute=Compute("fp32", capture=False))
+        learner = registry.make(name, spec, replace(config, **small), compute=Compute("fp32", capture=False))
         for task, outputs in enumerate(classes):
             learner._ensure_task(task, outputs, new=True)
     base = sum(p.nbytes for p in learner.net.base_parameters().values())

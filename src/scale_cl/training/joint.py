@@ -12,16 +12,16 @@ from torch import Tensor
 from scale_cl.learners import StepStats
 from scale_cl.learners.joint import Joint
 from scale_cl.streams import Stream
-from scale_cl.training.lanes import Lane, Stage
+from scale_cl.training.learner_run import LearnerRun, Stage
 
 
-class JointLane(Lane):
+class JointRun(LearnerRun):
     """All tasks at once; tested when all is done."""
 
     learner: Joint
 
     def __init__(self, learner: Joint, stream: Stream) -> None:
-        """As `Lane`."""
+        """As `LearnerRun`."""
         super().__init__(learner, stream)
         tasks = self.stream.tasks
         sizes = torch.tensor([len(task.train) for task in tasks])

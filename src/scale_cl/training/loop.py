@@ -19,13 +19,13 @@ from scale_cl.learners import Joint, Learner
 from scale_cl.results import SeedResult
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
-from scale_cl.training.crew import Crew, crew_of
+from scale_cl.training.checkpointing import Checkpointer
 from scale_cl.training.evaluation import percentages
-from scale_cl.training.joint import JointLane
-from scale_cl.training.keeper import Keeper
-from scale_cl.training.lanes import Lane
+from scale_cl.training.joint import JointRun
+from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.loss_terms import LossTerms
 from scale_cl.training.observer import NoObserver, Observer, Recorder, loss_interval
+from scale_cl.training.parallel import Runners, runners_of
 from scale_cl.training.skipped import SkippedSteps
 
 
@@ -36,7 +36,7 @@ def train(
     batch_size: int = 10,
     observer: Observer | None = None,
     config: Mapping[str, Any] | None = None,
-    keeper: Keeper | None = None,
+    keeper: Checkpointer | None = None,
 ) -> SeedResult:
     """Train `learner` through `stream` once and test it after every task; with a `keeper`, checkpoints are written."""
     return train_many([learner], [stream], batch_size=batch_size, observer=observer, config=config, keeper=keeper)[0]
@@ -49,7 +49,7 @@ def train_many(
     batch_size: int = 10,
     observer: Observer | None = None,
     config: Mapping[str, Any] | None = None,
-    keeper: Keeper | None = None,
+    keeper: Checkpointer | None = None,
 ) -> list[SeedResult]:
     """Train each learner through its own stream, side by side: seeds of one method, or settings of it.
 
@@ -71,8 +71,8 @@ def train_many(
     if min(restored):
         observer.stepped(min(restored))
     skipped = SkippedSteps(lanes)
-    with keeper or contextlib.nullcontext(), _recorded(observer, lanes, restored), crew_of(lanes) as crew:
-        _go_through(lanes, batch_size, batches, observer, keeper, crew)
+    with keeper or contextlib.nullcontext(), _recorded(observer, lanes, restored), runners_of(lanes) as runners:
+        _go_through(lanes, batch_size, batches, observer, keeper, runners)
     observer.finished()
     skipped.warn()
     return [
@@ -91,12 +91,12 @@ def train_many(
 
 
 def _go_through(
-    lanes: Sequence[Lane],
+    lanes: Sequence[LearnerRun],
     batch_size: int,
     batches: Sequence[int],
     observer: Observer,
-    keeper: Keeper | None,
-    crew: Crew,
+    keeper: Checkpointer | None,
+    runners: Runners,
 ) -> None:
     """All stages from where the lanes are; `batches` are those of one epoch of each stage."""
     epochs, stages, clock = lanes[0].learner.epochs, lanes[0].stages, _Clock()
@@ -104,49 +104,49 @@ def _go_through(
         stage, going = stages[number], [lane for lane in lanes if lane.stage == number]
         clock.start()
         observer.task_started(number, stage.name, epochs * batches[number])
-        crew.in_turn(going, Lane.begin)
+        runners.in_turn(going, LearnerRun.begin)
         before, step = epochs * sum(batches[:number]), min(lane.done for lane in going)
         while step < epochs * batches[number]:
-            stop = min(step + crew.block, epochs * batches[number])
+            stop = min(step + runners.block, epochs * batches[number])
             if keeper is not None:
                 stop = min(stop, keeper.next_due(before + step) - before)
             began = time.perf_counter()
-            crew.each(going, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
-            crew.took(stop - step, time.perf_counter() - began)
+            runners.each(going, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
+            runners.took(stop - step, time.perf_counter() - began)
             step = stop
             observer.stepped(before + step)
             if keeper is not None and keeper.due(before + step):
                 _wait(lanes)
                 clock.trained(going)
-                keeper.save([lane for lane in going if lane.done == step], crew)
+                keeper.save([lane for lane in going if lane.done == step], runners)
                 clock.start()
-        crew.in_turn(going, Lane.end)
+        runners.in_turn(going, LearnerRun.end)
         _wait(lanes)
         clock.trained(going)
-        rows = crew.each(going, partial(_tested, tasks=stage.tested))
+        rows = runners.each(going, partial(_tested, tasks=stage.tested))
         for lane, row in zip(going, rows, strict=True):
             observer.evaluated(lane.stream.seed, stage.tested - 1, row)
             lane.record(row)
         clock.tested(going)
         if keeper is not None:
-            keeper.save(going, crew)
+            keeper.save(going, runners)
 
 
-def _take_steps(lane: Lane, *, stop: int, batches: int, batch_size: int) -> None:
+def _take_steps(lane: LearnerRun, *, stop: int, batches: int, batch_size: int) -> None:
     """The lane's steps of its stage up to `stop`; one that is ahead has made them already."""
     for step in range(lane.done, stop):
         epoch, batch = divmod(step, batches)
         lane.step(epoch, batch * batch_size, (batch + 1) * batch_size)
 
 
-def _tested(lane: Lane, *, tasks: int) -> list[float]:
+def _tested(lane: LearnerRun, *, tasks: int) -> list[float]:
     right = lane.test(tasks)
     with lane.on_device():
         return percentages(right, lane.stream)
 
 
 @contextlib.contextmanager
-def _recorded(observer: Observer, lanes: Sequence[Lane], done: Sequence[int]) -> Iterator[None]:
+def _recorded(observer: Observer, lanes: Sequence[LearnerRun], done: Sequence[int]) -> Iterator[None]:
     """While inside, lanes gather their losses if the observer asks for them; it gets them all, also after an error."""
     if not isinstance(observer, Recorder):
         yield
@@ -182,17 +182,17 @@ class _Clock:
         """What has passed until now is nobody's."""
         self._mark = time.perf_counter()
 
-    def trained(self, lanes: Sequence[Lane]) -> None:
+    def trained(self, lanes: Sequence[LearnerRun]) -> None:
         share = self._share(lanes)
         for lane in lanes:
             lane.seconds_train += share
 
-    def tested(self, lanes: Sequence[Lane]) -> None:
+    def tested(self, lanes: Sequence[LearnerRun]) -> None:
         share = self._share(lanes)
         for lane in lanes:
             lane.seconds_eval += share
 
-    def _share(self, lanes: Sequence[Lane]) -> float:
+    def _share(self, lanes: Sequence[LearnerRun]) -> float:
         passed, self._mark = time.perf_counter() - self._mark, time.perf_counter()
         return passed / len(lanes)
 
@@ -201,8 +201,8 @@ def _settings_of(learner: Learner) -> dict[str, Any]:
     return {"learner": {"name": learner.name, **as_dict(learner.config)}}
 
 
-def _lane(learner: Learner, stream: Stream) -> Lane:
-    return JointLane(learner, stream) if isinstance(learner, Joint) else Lane(learner, stream)
+def _lane(learner: Learner, stream: Stream) -> LearnerRun:
+    return JointRun(learner, stream) if isinstance(learner, Joint) else LearnerRun(learner, stream)
 
 
 def _check_lanes(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
@@ -224,6 +224,6 @@ def _check_lanes(learners: Sequence[Learner], streams: Sequence[Stream], batch_s
             raise StreamError(f"the learner was made for {learner.spec}, but stream {stream.name!r} has {stream.spec}")
 
 
-def _wait(lanes: Sequence[Lane]) -> None:
+def _wait(lanes: Sequence[LearnerRun]) -> None:
     for device in {lane.learner.device for lane in lanes if lane.learner.device.type == "cuda"}:
         torch.cuda.synchronize(device)

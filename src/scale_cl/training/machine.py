@@ -9,7 +9,7 @@ import torch
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute
 from scale_cl.nets import convolution, fused_norm
-from scale_cl.nets.kernels import compile_ahead
+from scale_cl.nets.cuda_compile import compile_ahead
 from scale_cl.training.config import RunSettings
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from scale_cl.training.lanes import Lane
+from scale_cl.training.learner_run import LearnerRun
 
 _log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 class SkippedSteps:
     """The skipped steps of some lanes, from now on."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
+    def __init__(self, lanes: Sequence[LearnerRun]) -> None:
         """Lanes that end at the first such step are left out."""
         skipping = [lane for lane in lanes if lane.learner.compute.on_divergence == "skip"]
         self._from = [(lane, lane.learner.steps, _count(lane)) for lane in skipping]
@@ -38,6 +38,6 @@ def line(skipped: int, steps: int, *, since: int = 0) -> str:
     return f"{text}; the model is likely useless: lower the rate" if 2 * skipped > steps else text
 
 
-def _count(lane: Lane) -> int:
+def _count(lane: LearnerRun) -> int:
     with lane.on_device():
         return lane.learner.skipped_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scale_cl.errors import StreamError
 from scale_cl.streams.builders.assembly import assemble
-from scale_cl.streams.draws import as_rows, draw, generator
+from scale_cl.streams.randomness import as_rows, draw, generator
 from scale_cl.streams.stream import Arrays, Stream, Task
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from scale_cl.errors import StreamError
 from scale_cl.streams.builders.assembly import assemble
-from scale_cl.streams.draws import as_rows, shuffled
+from scale_cl.streams.randomness import as_rows, shuffled
 from scale_cl.streams.stream import Arrays, Stream, Task
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]

@@ -1,0 +1,157 @@
+"""The samples that a checkpoint's memory holds: what they are, and a checkpoint without some of them.
+
+Stored samples may be people's data. They are deleted from the file, with their labels and stored logits, and training
+goes on without them: a finished task has fewer samples to replay; in the task that was being learned, whose slots are
+counted, a deleted sample gives its slot to a copy of one that stays, and if none stays the memory begins it anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from scale_cl.errors import CheckpointError
+from scale_cl.learners.state_validation import check_memories, check_plain_values
+from scale_cl.training import checkpoint
+from scale_cl.training.checkpoint import Checkpoint
+
+_MEMORIES = ("memory", "semantic")
+_LOGITS = ("class", "task")
+_log = logging.getLogger("scale_cl")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One sample in a memory."""
+
+    id: str  # memory:17, of one checkpoint; it changes as training goes on
+    task: str
+    label: int
+
+
+def newest(folder: Path) -> Checkpoint:
+    """The newest good checkpoint in `folder`: the one that a resumed run would go on from."""
+    refused = f"{folder} holds no checkpoint"
+    for path in checkpoint.found(folder):
+        try:
+            return _checked(path)
+        except checkpoint.NewerCheckpointError:
+            raise  # it is good, and to be left alone
+        except CheckpointError as error:
+            refused = str(error)
+            _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
+    raise CheckpointError(refused)
+
+
+def _checked(path: Path) -> Checkpoint:
+    saved = checkpoint.read(path)
+    try:
+        check_plain_values(saved.state["meta"])
+        check_memories(saved.state["tensors"], [classes for _, classes in saved.state["meta"]["tasks"]])
+    except (KeyError, IndexError, RuntimeError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    return saved
+
+
+def listed(saved: Checkpoint) -> list[Stored]:
+    """All samples, in the order in which they lie."""
+    names = [str(name) for name, _ in saved.state["meta"]["tasks"]]
+    tensors = saved.state["tensors"]
+    found = []
+    for memory in _present(tensors):
+        task, y = tensors[f"{memory}.task"], tensors[f"{memory}.y"]
+        for row in tensors[f"{memory}.stored"].nonzero().flatten().tolist():
+            found.append(Stored(f"{memory}:{row}", names[int(task[row])], int(y[row])))
+    return found
+
+
+def inputs(saved: Checkpoint, samples: Iterable[Stored]) -> Tensor:
+    """The inputs [n, ...] of these samples, as they came."""
+    places = [s.id.partition(":") for s in samples]
+    rows = [saved.state["tensors"][f"{memory}.x"][int(row)] for memory, _, row in places]
+    return torch.stack(rows) if rows else torch.empty(0)
+
+
+def chosen(saved: Checkpoint, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) -> list[Stored]:
+    """Those with one of the ids or of one of the tasks; all if neither is given."""
+    ids, tasks, there = set(ids), set(tasks), listed(saved)
+    known = {str(name) for name, _ in saved.state["meta"]["tasks"]}
+    for what, unknown in (("sample", ids - {s.id for s in there}), ("task", tasks - known)):
+        if unknown:
+            raise CheckpointError(f"the memory holds no {what} {min(unknown)!r}; see `scale-cl memory list`")
+    return [s for s in there if s.id in ids or s.task in tasks] if ids or tasks else there
+
+
+def without(saved: Checkpoint, samples: Iterable[Stored]) -> Checkpoint:
+    """The checkpoint with these samples deleted."""
+    gone: dict[str, list[int]] = {}
+    for sample in samples:
+        memory, _, row = sample.id.partition(":")
+        gone.setdefault(memory, []).append(int(row))
+    tensors = {name: t.clone() for name, t in saved.state["tensors"].items()}
+    for memory, rows in gone.items():
+        own = {n.removeprefix(f"{memory}."): t for n, t in tensors.items() if n.startswith(f"{memory}.")}
+        _delete(own, torch.tensor(rows))
+    return replace(saved, state={"tensors": tensors, "meta": saved.state["meta"]})
+
+
+def delete(folder: Path, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) -> int:
+    """Delete samples from the newest good checkpoint in `folder` and remove all others; how many they were."""
+    saved = newest(folder)
+    samples = chosen(saved, ids=ids, tasks=tasks)
+    try:
+        path = checkpoint.write(folder, without(saved, samples))
+        checkpoint.keep_only(folder, [path])  # the others, damaged ones too, hold the samples as well
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written to: {error.strerror or error}; try again") from error
+    return len(samples)
+
+
+def _present(tensors: dict[str, Tensor]) -> list[str]:
+    return [memory for memory in _MEMORIES if f"{memory}.x" in tensors]
+
+
+def _delete(own: dict[str, Tensor], rows: Tensor) -> None:
+    """Remove rows of one memory's tensors, in place."""
+    opened = int(own["open"])
+    slots = len(own["y"]) // len(own["seen"])
+    in_open = rows[own["task"][rows] == opened]
+    stays = own["stored"].clone()
+    stays[rows] = False
+    _blank(own, rows)
+    if opened < 0 or len(in_open) == 0:
+        return
+    left = stays.nonzero().flatten()
+    left = left[(left >= opened * slots) & (left < (opened + 1) * slots)]
+    if len(left) == 0:
+        own["seen"][opened] = 0
+        own["seen_of_class"].zero_()
+        return
+    for number, row in enumerate(in_open.tolist()):
+        _copy(own, int(left[number % len(left)]), row)
+
+
+def _blank(own: dict[str, Tensor], rows: Tensor) -> None:
+    for name in ("x", "y"):
+        own[name][rows] = 0
+    own["stored"][rows] = own["replayable"][rows] = False
+    for kind in _LOGITS:
+        for row in rows.tolist():
+            start, width = int(own[f"{kind}.start"][row]), int(own[f"{kind}.width"][row])
+            own[f"{kind}.flat"][start : start + width] = 0
+        own[f"{kind}.width"][rows] = 0
+
+
+def _copy(own: dict[str, Tensor], source: int, target: int) -> None:
+    for name in ("x", "y", "stored", "replayable"):
+        own[name][target] = own[name][source]
+    for kind in _LOGITS:
+        width = int(own[f"{kind}.width"][source])
+        start, to = int(own[f"{kind}.start"][source]), int(own[f"{kind}.start"][target])
+        own[f"{kind}.flat"][to : to + width] = own[f"{kind}.flat"][start : start + width].clone()
+        own[f"{kind}.width"][target] = width

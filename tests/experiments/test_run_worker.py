@@ -1,0 +1,72 @@
+"""One run, carried out: a result in its folder, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scale_cl import files, results, training
+from scale_cl.errors import DataError, OutputInUseError
+from scale_cl.experiments import run_worker
+from scale_cl.experiments.run_worker import as_message, carry_out
+from tests.experiments.small_runs import config, made_up, planned
+
+
+def test_the_result_is_that_of_a_plain_run_and_says_what_made_it(tmp_path: Path) -> None:
+    run = planned(tmp_path, config(tasks=2, seed=4))
+    carry_out(as_message(run, None))
+    result = results.read(run.folder)
+    assert [seed.matrix for seed in result.seeds] == [seed.matrix for seed in training.run(run.config)]
+    assert result.seeds[0].config == run.config.as_dict()
+    assert result.environment["experiment"] == "main"
+    assert result.environment["alone"] is False
+    assert result.environment["command"].startswith("scale-cl run --stream digits --learner finetune --set ")
+    assert sorted(path.name for path in run.folder.iterdir()) == ["result.json", "seeds"]
+
+
+def test_the_command_that_is_recorded_has_paths_as_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = planned(Path("here"), config(tasks=1))
+    message = as_message(run, None)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # as a worker may be
+    carry_out(message)
+    command = results.read(tmp_path / run.folder).environment["command"]
+    assert command.endswith(f"--out {run.folder}")
+    assert str(tmp_path) not in command
+
+
+def test_what_another_process_has_done_meanwhile_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planned(tmp_path, config())
+    made_up(run)
+    monkeypatch.setattr(run_worker, "training", None)
+    carry_out(as_message(run, None))
+    assert results.read(run.folder).seeds[0].acc == 50.0
+
+
+def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path) -> None:
+    run = planned(tmp_path, config())
+    for name in ("checkpoints/seed-0/half", ".seeds-coming/seed-0.json", "run.json", ".lock"):
+        (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.folder / name).write_text("half")
+    carry_out(as_message(run, None))
+    assert sorted(path.name for path in run.folder.iterdir()) == ["result.json", "seeds"]
+
+
+def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    run = planned(tmp_path / "out", config(stream="pmnist", tasks=1))
+    with pytest.raises(DataError):
+        carry_out(as_message(run, tmp_path / "no data"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_use_is_waited_for_and_then_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_worker, "_PATIENCE", 0.3)
+    run = planned(tmp_path, config())
+    with files.lock(run.folder / ".lock"), pytest.raises(OutputInUseError, match="in use by process"):
+        carry_out(as_message(run, None))

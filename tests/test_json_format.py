@@ -1,0 +1,115 @@
+"""The three kinds of JSON files are read in the same way: missing, damaged, foreign, newer and oversized are told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scale_cl import results
+from scale_cl.errors import CheckpointError, ResultError, ScaleClError
+from scale_cl.json_format import Format
+from scale_cl.training import checkpoint, run_note
+from scale_cl.training.config import resolve
+from tests.test_results import run_result
+from tests.training.test_checkpoint import example
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the package's files: how it is written and read, and what it is called."""
+
+    write: Callable[[Path], Path]
+    read: Callable[[Path], object]
+    what: str
+    error: type[ScaleClError]
+
+
+def note(folder: Path) -> Path:
+    run_note.write(folder, run_note.RunRequest(resolve(), None, ["run"]))
+    return folder / run_note.RUN_NAME
+
+
+KINDS = {
+    "result": Kind(lambda folder: run_result().write(folder), results.read, "a result", ResultError),
+    "checkpoint": Kind(
+        lambda folder: checkpoint.write(folder, example()), checkpoint.read, "a checkpoint", CheckpointError
+    ),
+    "note": Kind(note, lambda path: run_note.read(path.parent), "the note of a run", CheckpointError),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+def refused(kind: Kind, path: Path) -> str:
+    with pytest.raises(kind.error) as caught:
+        kind.read(path)
+    return str(caught.value)
+
+
+def test_what_was_written_is_read(kind: Kind, tmp_path: Path) -> None:
+    kind.read(kind.write(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[], 5, {}, {"schema": 1}, {"schema": "1"}, {"schema": True}, {"schema": 0}, {"kind": None}, {"kind": ["run"]}],
+)
+def test_a_foreign_file_is_called_so(kind: Kind, content: Any, tmp_path: Path) -> None:
+    path = kind.write(tmp_path)
+    own = json.loads(path.read_text())
+    changed = content if not isinstance(content, dict) or len(content) == 0 else {**own, **content}
+    if content == {"schema": 1}:
+        changed = content
+    path.write_text(json.dumps(changed))
+    assert refused(kind, path) == f"{path} is not {kind.what} of scale-cl: it has no schema version and kind"
+
+
+def test_a_newer_file_is_refused_with_what_to_do(kind: Kind, tmp_path: Path) -> None:
+    path = kind.write(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 99}))
+    assert refused(kind, path) == f"{path} has schema 99, this version reads up to 1: use a newer scale-cl"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x80", b'{"schema": 1', b"[" * 100_000, b"1" * 5000])
+def test_what_is_no_json_is_damaged(kind: Kind, content: bytes, tmp_path: Path) -> None:
+    path = kind.write(tmp_path)
+    path.write_bytes(content)
+    assert refused(kind, path) == f"{path} is damaged: it is not JSON"
+
+
+def test_what_cannot_be_read_at_all_is_said(kind: Kind, tmp_path: Path) -> None:
+    path = kind.write(tmp_path)
+    path.unlink()
+    assert " does not exist" in refused(kind, path) or "holds no unfinished run" in refused(kind, path)
+    os.mkfifo(path)  # nobody would ever write to it
+    assert refused(kind, path) == f"{path} cannot be read: it is not a plain file"
+    path.unlink()
+    (path / "x").mkdir(parents=True)
+    if kind.what == "a result":
+        assert refused(kind, path).endswith("result.json does not exist; a finished run holds a result.json")
+    else:
+        assert refused(kind, path) == f"{path} cannot be read: Is a directory"
+
+
+def test_a_file_without_end_is_not_read(kind: Kind, tmp_path: Path) -> None:
+    path = kind.write(tmp_path)
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)  # a hole: no disk is taken
+    assert f"bytes: it is not {kind.what}" in refused(kind, path)
+
+
+def test_a_kind_of_the_same_family_is_told_by_its_name(tmp_path: Path) -> None:
+    expected = Format("a result", "run", 1, ResultError, 1000, siblings=("run", "seed"))
+    (tmp_path / "a").write_text('{"schema": 1, "kind": "seed"}')
+    with pytest.raises(ResultError, match="holds a 'seed', expected a 'run'"):
+        expected.read(tmp_path / "a")
+    assert expected.checked(tmp_path, {"schema": 1, "kind": "run"}) == {"schema": 1, "kind": "run"}

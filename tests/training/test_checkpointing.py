@@ -1,0 +1,220 @@
+"""Going on from a checkpoint: the same bits as without a stop, for every learner, wherever the stop was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scale_cl.errors import CheckpointError, Interrupted
+from scale_cl.learners import Compute, Learner, registry
+from scale_cl.streams import Stream
+from scale_cl.training import NoObserver, checkpoint, memory_editing, train, train_many
+from scale_cl.training.checkpoint import found
+from scale_cl.training.checkpointing import Checkpointer, fingerprint, seed_folder
+from tests.learners.sameness import differences
+from tests.training.small_streams import colours, few_digits
+
+
+class Crash(Exception):
+    pass
+
+
+class CrashAt(NoObserver):
+    """Ends the run after so many steps, as a power cut would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def stepped(self, steps: int) -> None:
+        if steps == self.step:
+            raise Crash
+
+
+def make(name: str, stream: Stream, seed: int = 0, **values: Any) -> Learner:
+    settings = {**registry.paper_settings(name, "digits"), **values}
+    if "memory" in registry.config_class(name).__dataclass_fields__:
+        settings = {"memory": 10, **settings}
+    compute = Compute(precision="fp32", capture=False)
+    return registry.make(name, stream.spec, registry.config_class(name)(**settings), seed=seed, compute=compute)
+
+
+def check_resumed(name: str, stream: Stream, folder: Path, crash: int, every: int, **values: Any) -> None:
+    straight = make(name, stream, **values)
+    wanted = train(straight, stream)
+    with pytest.raises(Crash):
+        train(make(name, stream, **values), stream, observer=CrashAt(crash), keeper=Checkpointer(folder, every=every))
+    resumed = make(name, stream, **values)
+    result = train(resumed, stream, keeper=Checkpointer(folder, every=every, resume=True))
+    assert result.matrix == wanted.matrix
+    assert differences(straight, resumed) == []
+
+
+@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize(("crash", "every"), [(9, 0), (10, 4)], ids=["from a task's end", "from inside a task"])
+def test_a_resumed_run_has_the_bits_of_one_that_was_never_stopped(
+    name: str, crash: int, every: int, tmp_path: Path
+) -> None:
+    check_resumed(name, few_digits(), tmp_path, crash, every)
+
+
+@pytest.mark.parametrize("name", ["scale", "ctn"])
+def test_so_has_the_resnet(name: str, tmp_path: Path) -> None:
+    check_resumed(name, colours(), tmp_path, 5, 2)
+
+
+@pytest.mark.parametrize("name", ["joint", "acl"])
+@pytest.mark.parametrize("crash", [20, 24, 40])
+def test_so_have_learners_of_several_epochs(name: str, crash: int, tmp_path: Path) -> None:
+    check_resumed(name, few_digits(tasks=2), tmp_path, crash, 7, epochs=4)
+
+
+def test_seeds_side_by_side_may_have_stopped_at_different_places(tmp_path: Path) -> None:
+    streams = [few_digits(seed) for seed in range(3)]
+    straight = [make("scale", s, s.seed) for s in streams]
+    wanted = train_many(straight, streams)
+    with pytest.raises(Crash):
+        train_many(
+            [make("scale", s, s.seed) for s in streams], streams, observer=CrashAt(11), keeper=Checkpointer(tmp_path)
+        )
+    again = [make("scale", s, s.seed) for s in streams[1:2]]
+    train_many(again, streams[1:2], keeper=Checkpointer(tmp_path, resume=True))  # one of them is finished now
+    for path in seed_folder(tmp_path, 2).iterdir():
+        path.unlink()  # and one at the start
+    resumed = [make("scale", s, s.seed) for s in streams]
+    results = train_many(resumed, streams, keeper=Checkpointer(tmp_path, resume=True))
+    assert [r.matrix for r in results] == [r.matrix for r in wanted]
+    assert [differences(a, b) for a, b in zip(straight, resumed, strict=True)] == [[], [], []]
+
+
+def test_at_most_as_many_steps_are_repeated_as_lie_between_checkpoints(tmp_path: Path) -> None:
+    stream = few_digits()
+    for crash in (3, 4, 8, 11, 17):
+        folder = tmp_path / str(crash)
+        with pytest.raises(Crash):
+            train(make("finetune", stream), stream, observer=CrashAt(crash), keeper=Checkpointer(folder, every=3))
+        newest = found(seed_folder(folder, 0))
+        done = 0
+        if newest:
+            stage, step = map(int, newest[0].stem.split("-")[1:])
+            done = 6 * stage + step
+        assert crash - done <= 3
+
+
+def test_the_last_few_are_kept_and_by_time_there_is_one_a_step(tmp_path: Path) -> None:
+    stream = few_digits()
+    with pytest.raises(Crash):
+        train(make("er", stream), stream, observer=CrashAt(11), keeper=Checkpointer(tmp_path, seconds=1e-9, kept=3))
+    names = [p.stem for p in found(seed_folder(tmp_path, 0))]
+    assert names == ["at-00001-00000004", "at-00001-00000003", "at-00001-00000002"]
+
+
+def test_being_asked_to_stop_ends_the_step_and_saves(tmp_path: Path) -> None:
+    stream = few_digits()
+    asked: list[int] = []
+
+    class Asks(NoObserver):
+        def stepped(self, steps: int) -> None:
+            if steps == 8:
+                asked.append(steps)
+
+    with pytest.raises(Interrupted, match=f"scale-cl resume {tmp_path}"):
+        train(make("er", stream), stream, observer=Asks(), keeper=Checkpointer(tmp_path, stop=lambda: bool(asked)))
+    assert found(seed_folder(tmp_path, 0))[0].stem == "at-00001-00000002"
+    result = train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+    assert result.matrix == train(make("er", stream), stream).matrix
+
+
+def stopped(folder: Path, stream: Stream, name: str = "er") -> list[Path]:
+    with pytest.raises(Crash):
+        train(make(name, stream), stream, observer=CrashAt(13), keeper=Checkpointer(folder, every=5))
+    return found(seed_folder(folder, 0))
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = few_digits()
+    newest, _ = stopped(tmp_path, stream)
+    tensors = newest.with_suffix(".safetensors")
+    data = bytearray(tensors.read_bytes())
+    data[len(data) // 2] ^= 1
+    tensors.write_bytes(data)
+    learner, straight = make("er", stream), make("er", stream)
+    result = train(learner, stream, keeper=Checkpointer(tmp_path, every=5, resume=True))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "checkpoint refused, trying the one before" in line
+    assert str(tensors) in line
+    assert result.matrix == train(straight, stream).matrix
+    assert differences(learner, straight) == []
+
+
+def test_a_newer_checkpoint_is_not_passed_over_for_an_older_one(tmp_path: Path) -> None:
+    stream = few_digits()
+    newest, older = stopped(tmp_path, stream)
+    newest.write_text(newest.read_text().replace('"schema": 1', '"schema": 2', 1))
+    before = {p: p.read_bytes() for p in newest.parent.iterdir()}
+    for attempt in (
+        lambda: train(make("er", stream), stream, keeper=Checkpointer(tmp_path, every=5, resume=True)),
+        lambda: memory_editing.delete(newest.parent),
+    ):
+        with pytest.raises(CheckpointError, match="has schema 2, this version reads up to 1: use a newer scale-cl"):
+            attempt()
+    assert {p: p.read_bytes() for p in newest.parent.iterdir()} == before
+    assert older.exists()
+
+
+def test_when_none_is_good_the_run_does_not_begin_anew_by_itself(tmp_path: Path) -> None:
+    stream = few_digits()
+    for path in stopped(tmp_path, stream):
+        path.write_text("{}")
+    with pytest.raises(CheckpointError, match=r"no checkpoint of 2 in .* can be used.*remove the folder"):
+        train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+
+
+def test_checkpoints_of_another_run_are_foreign(tmp_path: Path) -> None:
+    stream = few_digits()
+    stopped(tmp_path, stream)
+    with pytest.raises(CheckpointError, match="holds checkpoints already"):
+        train(make("er", stream), stream, keeper=Checkpointer(tmp_path))
+    with pytest.raises(CheckpointError, match="it is of er on few, seed 0, expected gem on few, seed 0"):
+        train(make("gem", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+    with pytest.raises(CheckpointError, match="made with another config"):
+        train(make("er", stream, lr=0.5), stream, keeper=Checkpointer(tmp_path, resume=True))
+    other = few_digits(tasks=4)
+    with pytest.raises(CheckpointError, match="made with other data"):
+        train(make("er", other), other, keeper=Checkpointer(tmp_path, resume=True))
+
+
+def test_a_checkpoint_of_another_kind_of_device_is_told_so(tmp_path: Path) -> None:
+    stream = few_digits()
+    for path in stopped(tmp_path, stream):
+        saved = checkpoint.read(path)
+        saved.state["tensors"]["rng"] = torch.zeros(16, dtype=torch.uint8)  # as long as a GPU's
+        checkpoint.write(path.parent, saved)
+    with pytest.raises(CheckpointError, match=r"made on another kind of device than cpu.*resume it where it ran"):
+        train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+
+
+def test_a_finished_seed_gives_its_result_without_a_step(tmp_path: Path) -> None:
+    stream = few_digits()
+    wanted = train(make("er", stream), stream, keeper=Checkpointer(tmp_path))
+    again = train(make("er", stream), stream, observer=CrashAt(1), keeper=Checkpointer(tmp_path, resume=True))
+    assert again == wanted
+
+
+def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
+    stream = few_digits()
+    stopped(tmp_path, stream)
+    before = checkpoint.read(found(seed_folder(tmp_path, 0))[0])
+    result = train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+    assert result.seconds_train > before.seconds_train > 0
+    assert result.seconds_eval > before.seconds_eval > 0
+
+
+def test_the_stream_needs_no_random_state_beyond_its_seed() -> None:
+    assert fingerprint(few_digits(4)) == fingerprint(few_digits(4))
+    assert fingerprint(few_digits(4)) != fingerprint(few_digits(5))
+    assert fingerprint(few_digits(4)) != fingerprint(few_digits(4, train=50))

@@ -1,0 +1,151 @@
+"""Lanes with threads of their own, as on a GPU: the same results, checkpoints where they belong, errors come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import get_ident
+
+import pytest
+import torch
+from torch import Tensor
+
+from scale_cl import streams
+from scale_cl.errors import InputError, Interrupted
+from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats
+from scale_cl.streams import Stream
+from scale_cl.training import checkpoint, loop, parallel, train_many
+from scale_cl.training.checkpointing import Checkpointer, seed_folder
+from scale_cl.training.learner_run import LearnerRun
+from scale_cl.training.parallel import Runners, runners_of
+from tests.training.watcher import Watcher
+
+STEPS = 30  # a task
+BLOCK = 25
+
+
+def made(seeds: Sequence[int]) -> tuple[list[Learner], list[Stream]]:
+    arrays = streams.load_arrays("digits")
+    tracks = [streams.permuted(arrays, tasks=2, train=10 * STEPS, test=50, seed=seed, name="few") for seed in seeds]
+    learners: list[Learner] = [
+        Scale(t.spec, ScaleConfig(memory=20), seed=s) for t, s in zip(tracks, seeds, strict=True)
+    ]
+    return learners, tracks
+
+
+@pytest.fixture
+def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def with_threads(lanes: Sequence[LearnerRun]) -> Iterator[Runners]:
+        threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes}
+        yield Runners(threads)
+        for thread in threads.values():
+            thread.shutdown()
+
+    monkeypatch.setattr(loop, "runners_of", with_threads)
+    monkeypatch.setattr(parallel, "FIRST", BLOCK)
+    monkeypatch.setattr(parallel, "QUICK", 0.0)  # blocks stay as they are
+    monkeypatch.setattr(parallel, "SLOW", 1e9)
+
+
+def test_threads_change_no_bit(threaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = train_many(*made([0, 1, 2]))
+    monkeypatch.undo()
+    alone = train_many(*made([0, 1, 2]))
+    assert [r.matrix for r in threads] == [r.matrix for r in alone]
+
+
+def test_checkpoints_come_when_they_are_due_and_serve(threaded: None, tmp_path: Path) -> None:
+    assert STEPS > BLOCK  # so that a block ends in a task, and a checkpoint in a block
+    whole = train_many(*made([0, 1]))
+    asked: list[int] = []
+
+    def stop() -> bool:  # asked twice after each checkpoint or block
+        asked.append(len(asked))
+        return len(asked) > 6
+
+    with pytest.raises(Interrupted, match="stopped as asked"):
+        train_many(*made([0, 1]), keeper=Checkpointer(tmp_path, every=7, kept=9, stop=stop))
+    steps = {
+        checkpoint.read(path).state["meta"]["steps"]
+        for seed in (0, 1)
+        for path in checkpoint.found(seed_folder(tmp_path, seed))
+    }
+    assert {7, 14, 21} <= steps
+    resumed = train_many(*made([0, 1]), keeper=Checkpointer(tmp_path, every=7, resume=True))
+    assert [r.matrix for r in resumed] == [r.matrix for r in whole]
+
+
+def test_an_observer_hears_of_every_block(threaded: None) -> None:
+    watcher = Watcher()
+    train_many(*made([0, 1]), observer=watcher)
+    heard = [event[1] for event in watcher.told if event[0] == "stepped"]
+    assert heard == [BLOCK, STEPS, STEPS + BLOCK, 2 * STEPS]
+
+
+class Broken(Finetune):
+    def observe(self, x: Tensor, y: Tensor) -> StepStats:
+        if self.seed == 1 and self.steps == 3:
+            raise InputError("a broken batch")
+        return super().observe(x, y)
+
+
+def test_an_error_of_one_lane_comes_out(threaded: None) -> None:
+    _, tracks = made([0, 1])
+    learners = [Broken(track.spec, seed=seed) for seed, track in enumerate(tracks)]
+    with pytest.raises(InputError, match="a broken batch"):
+        train_many(learners, tracks)
+    assert learners[0].steps == BLOCK  # the other one ended its block
+
+
+def test_one_lane_or_a_cpu_needs_no_threads() -> None:
+    learners, tracks = made([0])
+    lanes = [LearnerRun(learners[0], tracks[0])]
+    with runners_of(lanes) as runners:
+        assert runners.block == 1
+        assert runners.each(lanes, lambda lane: torch.initial_seed()) == [torch.initial_seed()]
+
+
+def test_in_turn_is_one_lane_after_another_each_in_its_own_thread() -> None:
+    learners, tracks = made([0, 1, 2])
+    lanes = [LearnerRun(learner, track) for learner, track in zip(learners, tracks, strict=True)]
+    at_work: list[int] = []
+
+    def work(lane: LearnerRun) -> tuple[int, int]:
+        at_work.append(lane.stream.seed)
+        assert len(at_work) == 1
+        time.sleep(0.01)
+        at_work.clear()
+        return lane.stream.seed, get_ident()
+
+    threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes}
+    runners = Runners(threads)
+    in_turn, each = runners.in_turn(lanes, work), runners.each(lanes, lambda lane: (lane.stream.seed, get_ident()))
+    for thread in threads.values():
+        thread.shutdown()
+    assert in_turn == each
+    assert [seed for seed, _ in in_turn] == [0, 1, 2]
+
+
+def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_quick() -> None:
+    with ThreadPoolExecutor(1) as thread:
+        runners = Runners({0: thread})
+        first = runners.block
+        runners.took(first, (parallel.QUICK + parallel.SLOW) / 2)
+        assert runners.block == first
+        runners.took(first, 2 * parallel.SLOW)
+        assert runners.block == first // 2
+        runners.took(runners.block - 1, 0.0)  # the last one of a task
+        assert runners.block == first // 2
+        for _ in range(20):
+            runners.took(runners.block, 2 * parallel.SLOW)
+        assert runners.block == 1
+        for _ in range(20):
+            runners.took(runners.block, 0.0)
+        assert runners.block == parallel.MOST
+    alone = Runners({})
+    alone.took(1, 0.0)
+    assert alone.block == 1  # progress after every step

@@ -77,8 +77,6 @@ def compiled(data: Material, name: str, rounds: int, block: int) -> dict[str, An
     learner, step = ready(data, name)
     floor = Floor(learner, images(learner, BATCH), classes=len(data.stream(tasks=TASKS).tasks[-1].classes))
     other, compiled_step = ready(data, name)
-    if hasattr(other, "_by_hand"):
-        other._by_hand = None  # it does without the network's forward, which is what can be compiled
     other.net.forward = torch.compile(other.net.forward)  # type: ignore[method-assign]
     began = time.perf_counter()
     for _ in range(2):

@@ -9,12 +9,8 @@ import torch
 
 from scale_cl.losses import (
     NO_CLASS,
-    cross_entropies,
     cross_entropy,
-    cross_entropy_of_parts,
-    cross_entropy_of_parts_and_gradient,
     logit_distance,
-    logit_distance_and_gradient,
     softened_divergence,
 )
 
@@ -72,38 +68,3 @@ def test_the_softened_divergence_ignores_columns_that_do_not_exist() -> None:
     loss.backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
-
-
-def some_logits() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(4)
-    logits = torch.randn(6, 3, generator=generator, dtype=torch.float64).requires_grad_()
-    return logits, torch.randint(0, 3, (6,), generator=generator)
-
-
-def test_the_gradient_of_each_cross_entropy_is_what_autograd_finds() -> None:
-    logits, target = some_logits()
-    each, gradient = cross_entropies(logits.detach(), target)
-    expected = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-    torch.testing.assert_close(each, expected.detach())
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), logits)[0])
-
-
-@pytest.mark.parametrize("parts", [(6,), (3, 3), (4, 2), (1, 3, 2)])
-def test_the_gradient_of_the_parts_is_what_autograd_finds(parts: tuple[int, ...]) -> None:
-    logits, target = some_logits()
-    loss, gradient = cross_entropy_of_parts_and_gradient(logits.detach(), target, parts)
-    expected = cross_entropy_of_parts(logits, target, parts)
-    torch.testing.assert_close(loss, expected.detach())
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logits)[0])
-
-
-@pytest.mark.parametrize("widths", [None, (3, 3, 1, 2, 3, 1)], ids=["all stored", "some stored"])
-def test_the_gradient_of_the_distance_is_what_autograd_finds(widths: tuple[int, ...] | None) -> None:
-    logits, _ = some_logits()
-    exists = None if widths is None else torch.arange(3) < torch.tensor(widths)[:, None]
-    stored = torch.linspace(-1, 1, 18, dtype=torch.float64).view(6, 3)
-    stored = stored if exists is None else stored * exists
-    distance, gradient = logit_distance_and_gradient(logits.detach(), stored, exists)
-    expected = logit_distance(logits, stored, exists)
-    torch.testing.assert_close(distance, expected.detach())
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logits)[0])

@@ -33,25 +33,6 @@ def cross_entropy_of_parts(logits: Tensor, target: Tensor, parts: tuple[int, ...
     return (each * torch.cat([each.new_full((n,), 1 / n) for n in parts])).sum()
 
 
-def cross_entropy_of_parts_and_gradient(
-    logits: Tensor, target: Tensor, parts: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """`cross_entropy_of_parts`, and its gradient at the logits [B, C]."""
-    each, error = cross_entropies(logits, target)
-    if len(set(parts)) == 1:
-        return each.sum().div_(parts[0]), error.div_(parts[0])
-    weights = torch.cat([each.new_full((n,), 1 / n) for n in parts])
-    return weights @ each, error.mul_(weights.unsqueeze(1))
-
-
-def cross_entropies(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Each sample's cross-entropy [B], and its gradient at the logits [B, C]: softmax minus one at the target."""
-    log_softmax = logits.log_softmax(1)
-    each = F.nll_loss(log_softmax, target, reduction="none")
-    minus_one = log_softmax.new_full((1, 1), -1.0).expand(len(target), 1)
-    return each, log_softmax.exp_().scatter_add_(1, target.unsqueeze(1), minus_one)
-
-
 def weighted_cross_entropy(logits: Tensor, target: Tensor, weights: Tensor) -> Tensor:
     """Several weighted sums of the samples' cross-entropies, from one softmax.
 
@@ -75,17 +56,6 @@ def logit_distance(logits: Tensor, stored: Tensor, exists: Tensor | None) -> Ten
         return F.mse_loss(logits, stored)
     squares = F.mse_loss(torch.where(exists, logits, stored), stored, reduction="none")
     return squares.sum(1) @ exists.sum(1, dtype=squares.dtype).mul_(len(stored)).reciprocal_()
-
-
-def logit_distance_and_gradient(logits: Tensor, stored: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`logit_distance` of logits that are finite, and its gradient at them [B, C]."""
-    apart = logits - stored
-    if exists is None:
-        share = 1 / apart.numel()
-        return torch.linalg.vecdot(apart.flatten(), apart.flatten()).mul_(share), apart.mul_(2 * share)
-    apart.mul_(exists)
-    shared = apart / (exists.sum(1, keepdim=True) * len(apart))
-    return torch.linalg.vecdot(apart.flatten(), shared.flatten()), shared.mul_(2)
 
 
 def softened_divergence(logits: Tensor, stored: Tensor, exists: Tensor | None, temperature: float) -> Tensor:

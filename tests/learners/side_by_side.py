@@ -144,10 +144,8 @@ def choices_of(learner: Scale) -> Choices:
 class SideBySide:
     """A learner in float64 and its plain re-computation."""
 
-    def __init__(self, spec: InputSpec, config: ScaleConfig, *, seed: int = 0, by_hand: bool = True) -> None:
+    def __init__(self, spec: InputSpec, config: ScaleConfig, *, seed: int = 0) -> None:
         self.learner = in_double(Scale(spec, config, seed=seed))
-        if not by_hand:
-            self.learner._by_hand = None
         self.resnet = ResNet()
         trunk = self.resnet if spec is IMAGES else mlp
         self.plain = PlainScale(choices_of(self.learner), trunk, one_head=spec.scenario == "domain")

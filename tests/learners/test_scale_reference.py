@@ -52,7 +52,6 @@ MLP_IS_ENOUGH = {
     "second order without a generator",
     "other weights of the losses",
 }
-WRITTEN_OUT = ["as the paper", "CE of batch and replay together", "ablation B", "two inner in two outer steps"]
 STRONG: dict[str, Any] = {
     "inner_lr": 0.1,
     "outer_lr": 0.1,
@@ -69,13 +68,6 @@ def test_mlp_steps_are_those_of_the_plain_computation(reading: str) -> None:
         both.task(task, 3, steps=2, batch=4)
     if both.learner.config.derpp:
         assert sorted(set(both.sizes)) == [5, 8]
-
-
-@pytest.mark.parametrize("reading", WRITTEN_OUT)
-def test_mlp_steps_by_autograd_are_too_where_they_are_otherwise_written_out(reading: str) -> None:
-    both = SideBySide(PIXELS, ScaleConfig(memory=5, replay=8, **STRONG | READINGS[reading]), by_hand=False)
-    for task in "abc":
-        both.task(task, 3, steps=2, batch=4)
 
 
 @pytest.mark.parametrize("reading", [name for name in READINGS if name not in MLP_IS_ENOUGH])

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from scale_cl.learners.base import StepStats
 from scale_cl.learners.replay import ReplayConfig, ReplayLearner, Samples
-from scale_cl.losses import cross_entropy_of_parts, cross_entropy_of_parts_and_gradient
-from scale_cl.nets.mlp_by_hand import MlpByHand
+from scale_cl.losses import cross_entropy_of_parts
 from scale_cl.settings import setting
 
 
@@ -32,32 +30,15 @@ class Er(ReplayLearner):
 
     config_class = ErConfig
     config: ErConfig
-    _by_hand: MlpByHand | None = None
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         stats = StepStats()
         for samples in self._replay_batches(x, y, self.config.updates):
-            if self._by_hand is not None:
-                loss = self._step_by_hand(self._by_hand, samples)
-            else:
-                loss = self._loss(samples)
-                self._descend(loss, self._base, self.config.lr)
+            loss = self._loss(samples)
+            self._descend(loss, self._base, self.config.lr)
             self._update_average()
             stats["loss"] = loss.detach()
         return stats
-
-    @torch.no_grad()
-    def _step_by_hand(self, mlp: MlpByHand, samples: Samples) -> Tensor:
-        """The same step, with the gradients written out."""
-        passed = mlp.forward(samples.x)
-        loss, at_logits = cross_entropy_of_parts_and_gradient(passed.logits, samples.y, samples.parts)
-        mlp.descend(passed, self.config.lr, at_logits)
-        return loss
-
-    def _refresh(self, *, force: bool = False) -> None:
-        super()._refresh(force=force)
-        plain = self.is_cpu and self.compute.precision != "bf16" and type(self)._loss is Er._loss
-        self._by_hand = MlpByHand(self.net) if plain and MlpByHand.applies(self.net) else None
 
     def _loss(self, samples: Samples) -> Tensor:
         logits = self.net(samples.x, samples.task, parts=samples.parts)[2]

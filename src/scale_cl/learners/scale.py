@@ -17,15 +17,12 @@ from torch.func import functional_call
 
 from scale_cl.learners.base import State, StepStats, plain_copy
 from scale_cl.learners.replay import MEMORY_POLICY, NORM_ON_MEMORY, ReplayConfig, ReplayLearner, Samples
-from scale_cl.learners.scale_by_hand import ScaleByHand, applies
 from scale_cl.learners.traits import Traits
 from scale_cl.losses import cross_entropy, logit_distance, weighted_cross_entropy
 from scale_cl.memory import Policy
 from scale_cl.nets import Backbone, Discriminator, ParameterGenerator
 from scale_cl.nets.film import FilmForm, Films
 from scale_cl.settings import setting
-
-_PARTS_OF_THE_STEP = ("_inner_step", "_outer_step", "_forward", "_loss", "_discriminator_step")
 
 
 @dataclass(frozen=True)
@@ -117,13 +114,9 @@ class Scale(ReplayLearner):
             self._use_twice_differentiable_kernels()
         self._outer_params: list[Tensor] = []
         self._discriminator_params: list[Tensor] = []
-        as_here = all(getattr(type(self), name) is getattr(Scale, name) for name in _PARTS_OF_THE_STEP)
-        self._by_hand = ScaleByHand(self) if as_here and applies(self) else None
 
     def _update(self, x: Tensor, y: Tensor) -> StepStats:
         """Algorithm 1 for one batch (the memory is written after it)."""
-        if self._by_hand is not None:
-            return self._by_hand.update(x, y)
         c, stats = self.config, StepStats()
         validates = c.generator or c.adversary
         drawn = iter(self.drawn(x, y, c.outer_steps * (c.inner_steps + validates)))
@@ -334,8 +327,6 @@ class Scale(ReplayLearner):
         super()._refresh(force=force)
         self._outer_params = list(self.net.generator_parameters().values())
         self._discriminator_params = [] if self.discriminator is None else list(self.discriminator.parameters())
-        if self._by_hand is not None:
-            self._by_hand.look_up()
 
     def _phase(self) -> object:
         return super()._phase(), frozenset(self.memory.logits["class"].widths)

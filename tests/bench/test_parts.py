@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl.bench import BenchSettings, measure, side_by_side
-from scale_cl.bench.bench_data import material
-from scale_cl.bench.clock import Clock
-from scale_cl.bench.conditions import Conditions
-from scale_cl.bench.lower_bound import Floor, images, updates
+from scale_cl.bench import BenchSettings, measure, throughput
+from scale_cl.bench.conditions import Clock, Conditions, bench_data
+from scale_cl.bench.steps import Floor, images, updates
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute, Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
@@ -52,22 +50,22 @@ def test_seeds_that_share_a_device_make_their_own_steps() -> None:
 
     clock, compute = Clock(torch.device("cpu"), 1), Compute("fp32", capture=False)
     how = Noted(clock, compute, batch_size=10, rounds=1, block=1, root=None, threads=1)
-    seconds = side_by_side._together(material("digits", None, synthetic=True), "finetune", how, 2, 7)
+    seconds = throughput._together(bench_data("digits", None, synthetic=True), "finetune", how, 2, 7)
     assert seconds > 0
     assert [learner.steps for learner in made] == [2 * 10 + 2 + 7] * 2  # two tasks, each thread's own, and those timed
 
 
 @pytest.mark.parametrize("name", ["digits", "pmnist", "scifar10"])
 def test_noise_has_the_shape_of_the_protocol(name: str, tmp_path: Path) -> None:
-    given = material(name, tmp_path, synthetic=True)
+    given = bench_data(name, tmp_path, synthetic=True)
     stream, entry = given.stream(tasks=2), streams.entry(name)
     assert given.data == "synthetic"
     assert [(len(task.train), len(task.test)) for task in stream.tasks] == [(entry.train, entry.test)] * 2
 
 
 def test_a_data_set_that_is_not_there_is_replaced_by_noise(tmp_path: Path) -> None:
-    assert material("pmnist", tmp_path).data == "synthetic"
-    assert material("digits", tmp_path).data == "read"
+    assert bench_data("pmnist", tmp_path).data == "synthetic"
+    assert bench_data("digits", tmp_path).data == "read"
 
 
 def test_a_floor_trains_a_copy_and_leaves_the_learner_alone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scale_cl.bench.state_size import StateBytes, expected_growth, state_bytes
+from scale_cl.bench.growth import StateBytes, expected_growth, state_bytes
 from scale_cl.learners import registry
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec, TaskInfo

@@ -137,7 +137,7 @@ def test_an_interruption_is_told_and_has_an_exit_code_of_its_own(
     monkeypatch.setattr("scale_cl.experiments.local.LocalEngine.execute", interrupted)
     finished = command("reproduce", "main", *DIGITS, "--out", "o")
     assert (finished.code, finished.out) == (130, "")
-    assert finished.err.endswith("stopped; what has finished is kept, and the same command goes on\n")
+    assert finished.err.endswith("stopped; finished runs are kept, and the same command continues\n")
 
 
 @pytest.mark.parametrize("name", ["main", "memory", "ablation", "sensitivity", "time", "search", "claims", "all"])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scale_cl.experiments import estimate
-from scale_cl.experiments.planning import PlannedRun
+from scale_cl.experiments.planning import PlannedRun, task_count
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.training.config import Config, resolve
 
@@ -22,7 +21,7 @@ def planned(out: Path, config: Config, **keywords: bool) -> PlannedRun:
 
 def made_up(run: PlannedRun, *, acc: float = 50.0, alone: bool = False) -> RunResult:
     """Write a result for `run` as if it had been trained."""
-    tasks = estimate.tasks(run.config)
+    tasks = task_count(run.config)
     seeds = tuple(
         SeedResult(
             run.config.stream.name,

@@ -10,7 +10,7 @@ import torch
 
 from scale_cl import training
 from scale_cl.errors import ResultError
-from scale_cl.experiments import features
+from scale_cl.experiments import claims
 from scale_cl.learners import registry
 from scale_cl.streams import load
 from tests.experiments.small_runs import config
@@ -24,14 +24,14 @@ def clouds(distance: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_a_probe_tells_apart_what_differs_and_not_what_is_the_same() -> None:
-    assert features.probe_accuracy(*clouds(4.0)) > 98
-    assert 40 < features.probe_accuracy(*clouds(0.0)) < 60
+    assert claims.probe_accuracy(*clouds(4.0)) > 98
+    assert 40 < claims.probe_accuracy(*clouds(0.0)) < 60
 
 
 def test_a_probe_is_a_function_of_its_seed_and_leaves_the_global_generator_alone() -> None:
     state = torch.random.get_rng_state()
-    first = features.probe_accuracy(*clouds(0.5), seed=3)
-    assert first == features.probe_accuracy(*clouds(0.5), seed=3)
+    first = claims.probe_accuracy(*clouds(0.5), seed=3)
+    assert first == claims.probe_accuracy(*clouds(0.5), seed=3)
     assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -40,7 +40,7 @@ def test_features_are_those_of_the_network_that_predicts_and_leave_no_trace() ->
     learner = registry.make("scale", stream.spec)
     training.train(learner, stream.first(2), batch_size=100)
     before = learner.state_dict()["tensors"]
-    found, task = features.test_features(learner, stream)
+    found, task = claims.test_features(learner, stream)
     assert found.shape == (1000, 256)
     assert np.bincount(task).tolist() == [500, 500]
     x = stream.test_data(1)[0][:3]
@@ -48,18 +48,18 @@ def test_features_are_those_of_the_network_that_predicts_and_leave_no_trace() ->
     assert torch.allclose(again, torch.from_numpy(found[500:503]), atol=1e-6)
     after = learner.state_dict()["tensors"]
     assert all(torch.equal(before[name], after[name]) for name in before)
-    own = features.own_accuracy(learner, torch.from_numpy(found), torch.from_numpy(task))
+    own = claims.own_accuracy(learner, torch.from_numpy(found), torch.from_numpy(task))
     assert own is not None
     assert 0 <= own <= 100
     assert (
-        features.own_accuracy(registry.make("er", stream.spec), torch.from_numpy(found), torch.from_numpy(task)) is None
+        claims.own_accuracy(registry.make("er", stream.spec), torch.from_numpy(found), torch.from_numpy(task)) is None
     )
 
 
 def test_the_plane_holds_the_two_directions_that_vary_most() -> None:
     generator = np.random.default_rng(0)
     points = generator.normal(size=(500, 5)) * [1, 9, 1, 3, 1] + 7
-    plane = features.plane(points)
+    plane = claims.plane(points)
     centred = points - points.mean(0)
     assert np.corrcoef(plane[:, 0], centred[:, 1])[0, 1] > 0.99
     assert np.corrcoef(plane[:, 1], centred[:, 3])[0, 1] > 0.99
@@ -67,14 +67,14 @@ def test_the_plane_holds_the_two_directions_that_vary_most() -> None:
 
 def test_features_on_disk_are_read_back_and_damage_is_named(tmp_path: Path) -> None:
     small = config("scale", tasks=2)
-    (result,) = features.train_and_keep_features(small, tmp_path, None)
+    (result,) = claims.train_and_keep_features(small, tmp_path, None)
     assert result.matrix == training.run(small)[0].matrix
-    kept = features.read(tmp_path)
+    kept = claims.read_features(tmp_path)
     assert kept["features"].shape == (1000, 256)
-    path = tmp_path / features.NAME
+    path = tmp_path / claims.FEATURES_NAME
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ResultError, match="is damaged"):
-        features.read(tmp_path)
+        claims.read_features(tmp_path)
     path.unlink()
     with pytest.raises(ResultError, match="cannot be read"):
-        features.read(tmp_path)
+        claims.read_features(tmp_path)

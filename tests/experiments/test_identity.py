@@ -11,10 +11,9 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
-from scale_cl.experiments import identity as definition
-from scale_cl.experiments.identity import identities, identity
+from scale_cl.experiments import result_index as definition
 from scale_cl.experiments.planning import key_of
-from scale_cl.experiments.result_index import scan
+from scale_cl.experiments.result_index import identities, identity, scan
 from scale_cl.reports import collect, sections
 from scale_cl.training.config import RunSettings, StreamSettings, resolve
 from tests.experiments.small_runs import config, made_up, planned

@@ -10,11 +10,11 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import EXPERIMENTS, chosen
-from scale_cl.experiments.planning import Plan, Request, groups, plan
+from scale_cl.experiments.planning import ExperimentPlan, Request, groups, plan
 from tests.experiments.small_runs import made_up
 
 
-def planned(name: str, request: Request, *, gpu: bool = False) -> Plan:
+def planned(name: str, request: Request, *, gpu: bool = False) -> ExperimentPlan:
     return plan(chosen(name), request, gpu=gpu)
 
 

@@ -148,7 +148,7 @@ def test_an_interruption_ends_every_run_and_is_told(
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(60) == 130
     told = (tmp_path / "log").read_text()
-    assert told.endswith("stopped; what has finished is kept, and the same command goes on\n")
+    assert told.endswith("stopped; finished runs are kept, and the same command continues\n")
     assert "Traceback" not in told
     assert not marked.processes()
     waited_for(lambda: not Path(f"/proc/{worker}").exists())

@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from scale_cl.experiments.definitions import chosen
-from scale_cl.experiments.planning import PlannedRun, Request, plan
-from scale_cl.experiments.rerun_command import arguments, command
+from scale_cl.experiments.planning import PlannedRun, Request, plan, rerun_arguments, rerun_command
 from scale_cl.training.config import Config, resolve
 from tests.experiments.small_runs import config, planned
 
 
 def asked_for(run: PlannedRun) -> Config:
     """What `run` makes of the command's words."""
-    words = arguments(run, None)
+    words = rerun_arguments(run, None)
     assert words[0] == "run"
     options = dict(zip(words[1::2], words[2::2], strict=True))
     pairs = zip(words[1::2], words[2::2], strict=True)
@@ -33,7 +32,7 @@ def test_every_run_of_every_experiment_is_repeated_exactly(tmp_path: Path) -> No
 
 def test_it_is_a_line_for_a_shell(tmp_path: Path) -> None:
     run = planned(tmp_path / "with space", config(seed=3, tasks=2))
-    words = shlex.split(command(run, Path("my data")))
+    words = shlex.split(rerun_command(run, Path("my data")))
     assert words[:2] == ["scale-cl", "run"]
     assert words[-2:] == ["--data", "my data"]
     assert words[words.index("--out") + 1] == str(run.folder)
@@ -41,7 +40,7 @@ def test_it_is_a_line_for_a_shell(tmp_path: Path) -> None:
 
 def test_what_must_run_alone_is_repeated_by_its_experiment(tmp_path: Path) -> None:
     run = replace(planned(tmp_path, config(seed=3, tasks=2)), alone=True, experiment="time")
-    assert command(run, None) == (
+    assert rerun_command(run, None) == (
         "scale-cl reproduce time --streams digits --learners finetune --seeds 3, --tasks 2 --device cpu "
         f"--out {tmp_path}"
     )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from scale_cl import metrics
 from scale_cl.reports import Section, collect, plots, sections
-from scale_cl.reports.charts import Chart, accuracies_so_far, charts, colour_of, forgotten, heatmaps
-from scale_cl.reports.drawing import HEIGHT, WIDTH, draw, draw_heatmap, log_ticks, ticks
+from scale_cl.reports.charts import Chart, accuracies_so_far, charts, colour_of, forgotten, heatmaps, log_ticks
+from scale_cl.reports.html import HEIGHT, WIDTH, draw, draw_heatmap, ticks
 from scale_cl.results import SeedResult
 from tests.reports.made_results import COMPONENTS, ENVIRONMENT, LAMBDAS, everything, run_result
 
@@ -80,7 +80,7 @@ def test_only_runs_on_one_device_share_a_picture_of_time(tmp_path: Path) -> None
 def test_a_picture_of_time_is_of_runs_alone_or_says_that_it_is_not(tmp_path: Path) -> None:
     everything(tmp_path)
     beside = by_key(digits(tmp_path))["time"]
-    assert beside.x_label == "training, seconds a seed, beside other runs"
+    assert beside.x_label == "training, seconds per seed, beside other runs"
     assert len(beside.series) == 5
     alone = ENVIRONMENT | {"alone": True}
     run_result(memory=50, seconds=3, environment=alone, **LAMBDAS, **COMPONENTS).write(tmp_path / "time/scale")
@@ -88,7 +88,7 @@ def test_a_picture_of_time_is_of_runs_alone_or_says_that_it_is_not(tmp_path: Pat
     run_result("er", level=85.0, loss=3.0, seconds=2, environment=alone).write(tmp_path / "time/er")
     chart = by_key(digits(tmp_path))["time"]
     assert [(s.label, s.points[0].x) for s in chart.series] == [("er", 3.0), ("scale", 4.0)]
-    assert chart.x_label == "training, seconds a seed"
+    assert chart.x_label == "training, seconds per seed"
     assert "nothing beside it" in chart.note
     assert "are left out" in chart.note
 

@@ -1,4 +1,4 @@
-"""The command `scale-cl`: its sub-commands, and how errors reach the user."""
+"""The command `scale-cl`: its sub-commands and its exit codes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import typer
 import scale_cl
 from scale_cl.cli.bench import bench
 from scale_cl.cli.catalog import list_app
-from scale_cl.cli.compare import compare
 from scale_cl.cli.data import app as data_app
 from scale_cl.cli.demo import demo
 from scale_cl.cli.export import export
 from scale_cl.cli.memory import app as memory_app
-from scale_cl.cli.report import report
+from scale_cl.cli.report import compare, report
 from scale_cl.cli.reproduce import reproduce
 from scale_cl.cli.resume import resume
 from scale_cl.cli.run import run
@@ -24,7 +23,7 @@ from scale_cl.cli.show import show
 from scale_cl.errors import Interrupted, ScaleClError
 
 USAGE_ERROR = 2
-STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same can be gone on with later
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the run can be resumed
 
 app = typer.Typer(
     name="scale-cl",
@@ -64,10 +63,10 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit code 2, a stopped run 75."""
+    """Run the command line: an error of ours is one line on stderr and exit code 2; a stopped run has exit code 75."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a ± must not end a run on a terminal that has none
+            stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     try:
         app()
     except Interrupted as stopped:

@@ -1,4 +1,4 @@
-"""`scale-cl memory`: what the memory of a stopped or kept run holds; export it, delete from it."""
+"""`scale-cl memory`: list, export and delete the samples in the memory of a stopped or kept run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import typer
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The samples that the memory of a run holds: they are somebody's data, perhaps a person's.",
+    help="List, export and delete the samples in the memory of a run; they may be personal data.",
 )
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Where the run writes.")]
-Seed = Annotated[int | None, typer.Option(metavar="S", help="Of this seed only.")]
-Tasks = Annotated[list[str] | None, typer.Option("--task", metavar="NAME", help="Of this task; may be repeated.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the run.")]
+Seed = Annotated[int | None, typer.Option(metavar="S", help="Only this seed.")]
+Tasks = Annotated[
+    list[str] | None, typer.Option("--task", metavar="NAME", help="Samples of this task; may be repeated.")
+]
 Ids = Annotated[
     list[str] | None, typer.Option("--sample", metavar="ID", help="This sample, such as memory:17; may be repeated.")
 ]
@@ -23,9 +25,11 @@ Ids = Annotated[
 def list_samples(
     directory: Directory,
     seed: Seed = None,
-    samples: Annotated[bool, typer.Option("--samples", help="Every sample, not only how many a task has.")] = False,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="List every sample, not only the number per task.")
+    ] = False,
 ) -> None:
-    """Say what the memory holds after the newest checkpoint."""
+    """List what the memory holds at the newest checkpoint."""
     from scale_cl.training.memory_editing import listed, newest
 
     for number, folder in _folders(directory, seed):
@@ -43,13 +47,13 @@ def list_samples(
 def export(
     directory: Directory,
     to: Annotated[
-        Path, typer.Argument(metavar="TO", help="A new folder: x.npy, y.npy and samples.json for each seed.")
+        Path, typer.Argument(metavar="TO", help="A new folder; gets x.npy, y.npy and samples.json per seed.")
     ],
     seed: Seed = None,
     task: Tasks = None,
     sample: Ids = None,
 ) -> None:
-    """Write samples to a folder, as arrays that any program reads."""
+    """Write samples to a folder as NumPy arrays."""
     import io
 
     import numpy as np
@@ -83,7 +87,7 @@ def delete(
     sample: Ids = None,
     everything: Annotated[bool, typer.Option("--all", help="All samples.")] = False,
 ) -> None:
-    """Delete samples, with their labels and stored logits; training goes on without them."""
+    """Delete samples with their labels and stored logits; training continues without them."""
     from scale_cl.errors import ConfigError
     from scale_cl.training import memory_editing
 
@@ -100,7 +104,7 @@ def delete(
 
 
 def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:
-    """The seeds that have checkpoints, and where these are."""
+    """The seeds that have checkpoints, and the folders of these."""
     from scale_cl.errors import CheckpointError
     from scale_cl.training import checkpoint, checkpointing
 

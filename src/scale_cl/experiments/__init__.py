@@ -1,7 +1,6 @@
-"""Experiments: each table and figure of the paper as data, planned into runs and carried out by an engine.
+"""Experiments: each table and figure of the paper as data, planned into runs that an engine executes.
 
-The names below are imported on first use: `identity`, which reports import, needs no torch, and nobody needs Ray who
-does not ask for it.
+The names below are imported on first use: reports use `result_index` without torch; Ray is imported on request only.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ if TYPE_CHECKING:
     from scale_cl.experiments.definitions import EXPERIMENTS, Experiment, chosen, grid
     from scale_cl.experiments.engine import Engine, Listener, Outcome
     from scale_cl.experiments.local import LocalEngine
-    from scale_cl.experiments.planning import Cell, Plan, PlannedRun, Request, plan
+    from scale_cl.experiments.planning import ExperimentCell, ExperimentPlan, PlannedRun, Request, plan
     from scale_cl.experiments.ray_cluster import Cluster
     from scale_cl.experiments.ray_engine import RayEngine
 
 _HOMES = {
     "EXPERIMENTS": "definitions",
-    "Cell": "planning",
     "Cluster": "ray_cluster",
     "Engine": "engine",
     "Experiment": "definitions",
+    "ExperimentCell": "planning",
+    "ExperimentPlan": "planning",
     "Listener": "engine",
     "LocalEngine": "local",
     "Outcome": "engine",
-    "Plan": "planning",
     "PlannedRun": "planning",
     "RayEngine": "ray_engine",
     "Request": "planning",
@@ -37,14 +36,14 @@ _HOMES = {
 
 __all__ = [
     "EXPERIMENTS",
-    "Cell",
     "Cluster",
     "Engine",
     "Experiment",
+    "ExperimentCell",
+    "ExperimentPlan",
     "Listener",
     "LocalEngine",
     "Outcome",
-    "Plan",
     "PlannedRun",
     "RayEngine",
     "Request",

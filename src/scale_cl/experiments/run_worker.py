@@ -1,4 +1,4 @@
-"""Carrying out one run, wherever an engine has put it: train, and leave a result in its folder."""
+"""Execute one run, on whichever machine an engine has put it: train, and write the result to its folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 from scale_cl import files, training
 from scale_cl.errors import OutputInUseError, ResultError
-from scale_cl.experiments.features import train_and_keep_features
-from scale_cl.experiments.planning import PlannedRun, config_of, key_of
-from scale_cl.experiments.rerun_command import arguments
+from scale_cl.experiments.claims import train_and_keep_features
+from scale_cl.experiments.planning import PlannedRun, config_of, key_of, rerun_arguments
 from scale_cl.experiments.result_index import ALONE, Finished
 from scale_cl.results import RunResult
 from scale_cl.training import NoObserver, Observer, checkpointing, run_note
@@ -32,7 +31,7 @@ def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
         "alone": run.alone,
         "features": run.features,
         "root": None if root is None else str(root.absolute()),
-        "words": arguments(run, root),  # with paths as they were given, for the record
+        "words": rerun_arguments(run, root),  # with paths as they were given, for the record
     }
 
 

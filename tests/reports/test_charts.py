@@ -12,6 +12,7 @@ from scale_cl import metrics
 from scale_cl.reports import Section, collect, plots, sections
 from scale_cl.reports.charts import Chart, accuracies_so_far, charts, colour_of, forgotten, heatmaps, log_ticks
 from scale_cl.reports.html import HEIGHT, WIDTH, draw, draw_heatmap, ticks
+from scale_cl.reports.tables import tables
 from scale_cl.results import SeedResult
 from tests.reports.made_results import COMPONENTS, ENVIRONMENT, LAMBDAS, everything, run_result
 
@@ -118,6 +119,23 @@ def test_variants_of_a_learner_have_its_colour_and_other_dashes(tmp_path: Path) 
     first, second = by_key(digits(tmp_path))["accuracy"].series
     assert first.colour == second.colour == colour_of("scale")
     assert first.dash != second.dash
+
+
+def test_a_learner_from_outside_has_its_place_its_colour_and_its_name_everywhere(tmp_path: Path) -> None:
+    everything(tmp_path)
+    run_result("their-method", level=87.0, memory=50).write(tmp_path / "theirs")
+    run_result("their-method", level=88.0, memory=100).write(tmp_path / "theirs-100")
+    section = digits(tmp_path)
+    for chart in charts(section):
+        if chart.key != "sensitivity":
+            (line,) = [series for series in chart.series if series.label == "their-method"]
+            assert line.colour == colour_of("their-method") == sum(b"their-method") % 10
+    assert "their-method" in [one.label for one in heatmaps(section)]
+    shown = {table.key: [row[0].text for row in table.rows] for table in tables(section)}
+    assert shown["results"] == ["finetune", "er", "ctn", "scale", "joint", "their-method"]
+    assert [key for key, names in shown.items() if "their-method" in names] == [
+        *("results", "tests", "memory-acc", "memory-fm", "times")
+    ]
 
 
 def test_a_drawing_stays_in_its_frame(tmp_path: Path) -> None:

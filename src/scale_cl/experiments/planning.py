@@ -96,7 +96,7 @@ class ExperimentPlan:
 
 
 def plan(experiments: dict[str, Experiment], request: Request, *, gpu: bool) -> ExperimentPlan:
-    """ExperimentPlan experiments; runs finished below `request.out`, or planned already, are skipped."""
+    """Plan experiments; runs finished below `request.out`, or planned already, are skipped."""
     made = ExperimentPlan()
     beside = scan(request.out)
     coming: dict[str, set[int]] = {}

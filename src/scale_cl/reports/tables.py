@@ -224,7 +224,7 @@ def _test_cells(test: PairedTest | None, corrected: float | None, row: ResultRow
 
 def _p_cell(p: float | None) -> TableCell:
     if p is None:
-        return gap("one seed, or the same difference at all seeds")
+        return gap("one seed, or the same difference for all seeds")
     return TableCell("< 0.001" if p < 0.001 else f"{p:.3f}", p, hover=f"{p:.3g}")
 
 

@@ -79,7 +79,7 @@ def tables_md(
             lines += [f"### {markdown_escape(table.title)}", "", *markdown_lines(table), ""]
             if table.note:
                 lines += [markdown_escape(table.note), ""]
-    lines += ["## What made these numbers", ""]
+    lines += ["## Provenance", ""]
     for source in sources:
         lines += [
             f"- {markdown_escape(source.title)}",

@@ -1,6 +1,6 @@
 """Find results on disk: read every `result.json` below a directory; a file that cannot be read becomes a `Gap`.
 
-Also the text helpers that every output uses for names: `printable`, `assignment`, `slug`, `distinct`.
+Also the functions that every output uses for names: `printable`, `assignment`, `slug`, `distinct`.
 """
 
 from __future__ import annotations

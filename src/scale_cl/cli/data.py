@@ -11,8 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from scale_cl.streams.fetch import Report
-    from scale_cl.streams.progress import Progress
-    from scale_cl.streams.sources.source import Source
+    from scale_cl.streams.sources.source import Progress, Source
 
 app = typer.Typer(help="List, get and check the data sets of the streams.", no_args_is_help=True)
 
@@ -27,7 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A stream, such as pmn
 def list_data(data: Root = None) -> None:
     """Say for each stream which data set it needs and whether it is there."""
     from scale_cl.streams import catalog, data_root
-    from scale_cl.streams.sources.registry import SOURCES
+    from scale_cl.streams.catalog import SOURCES
 
     root = data_root(data)
     typer.echo(f"data root: {root}")
@@ -90,7 +89,7 @@ def check(name: Name, data: Root = None) -> None:
 def _source(name: str) -> Source:
     """The data set of a stream, or the one of that name itself."""
     from scale_cl.streams import catalog
-    from scale_cl.streams.sources.registry import SOURCES
+    from scale_cl.streams.catalog import SOURCES
 
     return SOURCES[name] if name in SOURCES else SOURCES[catalog.entry(name).source]
 

@@ -1,7 +1,7 @@
-"""Streams named by where their images are: `folder:PATH`, one folder a task, or `csv:FILE`, a manifest.
+"""Streams of the user's own images, named by their path: `folder:PATH` or `csv:FILE`.
 
-What is held out for testing is the same for every seed, and the images are read once a process: seeds differ in the
-order of arrival.
+All seeds hold out the same samples for testing and share the images, which are read once per process; seeds differ
+in the order of arrival.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scale_cl.errors import ConfigError
-from scale_cl.streams.builders.assembly import assemble
-from scale_cl.streams.builders.from_folder import from_folder
-from scale_cl.streams.builders.from_manifest import from_manifest
-from scale_cl.streams.data_root import expanded
+from scale_cl.streams.assembly import assemble, shuffled
+from scale_cl.streams.from_images import from_folder, from_manifest
 from scale_cl.streams.images import recipe
-from scale_cl.streams.randomness import shuffled
+from scale_cl.streams.sources.source import expanded
 from scale_cl.streams.stream import Scenario, Stream
 
 _BUILDERS: dict[str, Callable[..., Stream]] = {"folder": from_folder, "csv": from_manifest}
@@ -25,14 +23,14 @@ _BUILDERS: dict[str, Callable[..., Stream]] = {"folder": from_folder, "csv": fro
 
 @dataclass(frozen=True)
 class UserStream:
-    """Where images are, and how they are read."""
+    """Where the images are and how to read them."""
 
     name: str  # folder:PATH or csv:FILE
     scenario: Scenario = "task"
     size: int | None = None
     channels: int = 3
     held_out: float = 0.2
-    base: Path | None = None  # where a relative path begins; None: in the present directory
+    base: Path | None = None  # what a relative path is relative to; None: the current directory
 
     @property
     def path(self) -> Path:
@@ -40,16 +38,16 @@ class UserStream:
         return (self.base or Path()) / expanded(self.name.partition(":")[2])
 
     def preprocess(self, shape: Sequence[int]) -> str:
-        """How an image file becomes an input of `shape` [C, H, W], in words."""
+        """A description of how an image file becomes an input of `shape` [C, H, W]."""
         return recipe((shape[1], shape[2]), self.channels, resize=self.size is not None)
 
 
-_read: dict[tuple[UserStream, Path], Stream] = {}  # the last one only
+_read: dict[tuple[UserStream, Path], Stream] = {}  # only the last one
 _reading = threading.Lock()
 
 
 def is_own(name: str) -> bool:
-    """Whether a stream's name says where its images are; ConfigError if it says it without a path."""
+    """Whether a name is of the form `folder:PATH` or `csv:FILE`; ConfigError if the path is missing."""
     kind, colon, path = name.partition(":")
     if kind not in _BUILDERS or not colon:
         return False
@@ -59,7 +57,7 @@ def is_own(name: str) -> bool:
 
 
 def own_name(path: str) -> str | None:
-    """How a stream is named whose images are in this folder or listed in this CSV file; None if it is neither."""
+    """The name of the stream of this folder or CSV file; None if `path` is neither."""
     if not path:
         return None
     try:
@@ -67,12 +65,12 @@ def own_name(path: str) -> str | None:
         if place.is_dir():
             return f"folder:{path}"
         return f"csv:{path}" if place.suffix.lower() == ".csv" and place.is_file() else None
-    except OSError:  # no path at all, as it is too long
+    except OSError:  # too long to be a path
         return None
 
 
 def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None) -> Stream:
-    """The stream, its samples in the order of arrival that `seed` decides, cut after the first `tasks` tasks."""
+    """The first `tasks` tasks of the stream; `seed` decides the order of arrival."""
     key = data, data.path.absolute()
     with _reading:
         if key not in _read:

@@ -14,7 +14,7 @@ from typing import Any
 from scale_cl import files
 from scale_cl.errors import CheckpointError
 from scale_cl.json_format import Format
-from scale_cl.streams.data_root import data_root
+from scale_cl.streams.sources.source import data_root
 from scale_cl.training.config import SECTIONS, Config, resolve
 
 SCHEMA = 1

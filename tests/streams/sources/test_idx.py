@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scale_cl.errors import DataError
-from scale_cl.streams.sources.idx import read_idx
+from scale_cl.streams.sources.mnist import read_idx
 
 
 def idx(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:

@@ -1,4 +1,4 @@
-"""Streams of anybody's arrays, one group of four a task: training inputs and labels, test inputs and labels."""
+"""Streams from arrays in memory: training inputs and labels, test inputs and labels for each task."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scale_cl.errors import StreamError
-from scale_cl.streams.builders.assembly import assemble
-from scale_cl.streams.randomness import as_rows, shuffled
+from scale_cl.streams.assembly import as_rows, assemble, shuffled
 from scale_cl.streams.stream import Arrays, Scenario, Stream, Task
 
 Layout = Literal["auto", "NHWC", "NCHW"]
@@ -32,19 +31,19 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
 ) -> Stream:
-    """A stream of `(x_train, y_train, x_test, y_test)` a task, as numpy arrays or tensors.
+    """A stream from one group `(x_train, y_train, x_test, y_test)` of numpy arrays or tensors per task.
 
     Args:
-        tasks: inputs are uint8 images [N, H, W], [N, H, W, C] or [N, C, H, W], or float features [N, F]; labels are
-            integers or strings.
+        tasks: one group per task; inputs are uint8 images [N, H, W], [N, H, W, C] or [N, C, H, W], or float features
+            [N, F]; labels are integers or strings.
         scenario: "task": each task has a head for its own classes; "domain": all tasks share one head.
-        names: of the tasks; task-1, task-2, ... by default.
-        classes: all labels there may be, in the order of the head; those that occur in training, sorted, by default.
-        layout: of images with four dimensions; "auto" goes by which dimension has 1, 3 or 4 entries.
-        pixel_max: value of a white pixel.
-        shuffle: False keeps the order of the arrays as the order of arrival.
+        names: names of the tasks; by default task-1, task-2, ...
+        classes: all possible labels in the order of the head; by default those of the training data, sorted.
+        layout: layout of images with four dimensions; "auto" takes the dimension of size 1, 3 or 4 for the channels.
+        pixel_max: largest pixel value; pixels are divided by it.
+        shuffle: False: samples arrive in the order of the arrays.
         seed: decides the order of arrival.
-        name: of the stream.
+        name: name of the stream.
     """
     if scenario not in ("task", "domain"):
         raise StreamError(f"scenario is {scenario!r}; it must be 'task' or 'domain'")
@@ -76,7 +75,7 @@ Group = tuple[Tensor, NDArray[Any], Tensor, NDArray[Any]]
 
 
 def _group(task: Sequence[Any], name: str, layout: Layout) -> Group:
-    """The four parts of a task, each in the form in which it is kept."""
+    """The four parts of a task, checked and converted."""
     if len(task) != 4:
         raise StreamError(f"task {name!r} has {len(task)} parts; it must have four: {', '.join(_PARTS)}")
     x_train, y_train, x_test, y_test = task
@@ -111,7 +110,7 @@ def _tensor(x: Any, what: str) -> Tensor:
         return x.detach().cpu()
     try:
         array = np.asarray(x)
-        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))  # a copy: yours may change
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))  # always a copy
     except (TypeError, ValueError) as error:
         raise StreamError(f"the {what} are not an array of numbers: {str(error).splitlines()[0]}") from error
 
@@ -134,7 +133,7 @@ def _labels(y: Any, what: str) -> NDArray[Any]:
     if array.dtype == object and all(isinstance(v, str) for v in array.flat):
         array = array.astype(str)
     if array.size == 0:
-        array = array.astype(np.int64)  # an empty list has no type; that the task is empty is said later
+        array = array.astype(np.int64)  # an empty list has no type; `_group` reports the empty task
     if array.ndim != 1 or array.dtype.kind not in "iubUT":
         raise StreamError(f"the {what} are {array.dtype} of shape {list(array.shape)}; give [N] integers or strings")
     if array.dtype.kind == "b":
@@ -153,7 +152,7 @@ def _joined(parts: list[Tensor], names: list[str]) -> Tensor:
 
 
 class _Classes:
-    """All labels of the stream, and the head that each task's labels make."""
+    """All labels of the stream and the classes of each task's head."""
 
     def __init__(
         self, labels: list[tuple[NDArray[Any], NDArray[Any]]], tasks: list[str], classes: Sequence[Label] | None
@@ -180,5 +179,5 @@ class _Classes:
         return np.array([self.index[v] for v in values.tolist()], dtype=np.int64)[inverse]
 
     def of(self, y: NDArray[Any]) -> tuple[str, ...]:
-        """The head of a task with training labels `y`."""
+        """The class names of a task with training labels `y`."""
         return tuple(self.names[i] for i in sorted({self.index[v] for v in np.unique(y).tolist()}))

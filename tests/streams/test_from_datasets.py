@@ -111,7 +111,7 @@ def test_what_is_no_data_set_is_said() -> None:
         ([(data, mixed)], {}, "give a size"),
         ([(data, [(torch.full((3, 4, 5), -1.0), 0)])], {}, "within 0 and 1"),
         ([(data, [(np.zeros((2, 3, 4, 5)), 0)])], {}, r"shape \[2, 3, 4, 5\]"),
-        (data, {"test": data}, "classes_per_task goes with"),
+        (data, {"test": data}, "classes_per_task splits the classes of one training and one test data set"),
         (data, {"test": data, "classes_per_task": 1, "scenario": "domain"}, "scenario is 'domain'"),
     ]
     for tasks, options, message in wrong:

@@ -1,7 +1,7 @@
-"""Data sets of other libraries as streams: anything with a length whose items are (image, label) or named fields.
+"""Streams from the data sets of other libraries, such as torchvision's and Hugging Face's.
 
-That is what torchvision's and Hugging Face's data sets are. None of these libraries is needed here: images may be
-PIL's, arrays or tensors.
+A data set is anything with a length whose items are (image, label) or dicts with both. None of these libraries is
+imported: images may be PIL images, arrays or tensors.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from scale_cl.errors import StreamError
-from scale_cl.streams.builders.from_arrays import from_arrays
-from scale_cl.streams.builders.splitting import split
+from scale_cl.streams.builders import split
+from scale_cl.streams.from_arrays import from_arrays
 from scale_cl.streams.stream import Scenario, Stream
 
 _IMAGE_FIELDS = ("image", "img", "x", "pixel_values")
@@ -37,29 +37,31 @@ def from_dataset(
     seed: int = 0,
     name: str = "datasets",
 ) -> Stream:
-    """A stream of data sets with items (image, label), or dicts with an image and a label.
+    """A stream from data sets whose items are (image, label) or dicts with an image and a label.
 
-    `from_dataset([(train, test), ...])` makes a task of each pair; `from_dataset(train, test, classes_per_task=5)`
-    deals the classes of one pair out over tasks.
+    `from_dataset([(train, test), ...])` makes one task per pair; `from_dataset(train, test, classes_per_task=5)`
+    splits the classes of one pair over tasks.
 
     Args:
         tasks: pairs of training and test data sets, or one training data set.
-        test: the test data set that goes with the one for training.
-        classes_per_task: classes of a task where one data set is dealt out; it must divide their number.
+        test: the test data set that belongs to the one training data set.
+        classes_per_task: number of classes per task if one data set is split; it must divide the number of classes.
         scenario: "task": each task has a head for its own classes; "domain": all tasks share one head.
-        names: of the tasks, where there are pairs; task-1, task-2, ... by default.
-        image: field of an item that holds the image, where items are dicts; "image" and the like are found.
-        label: field that holds the label; "label" and the like are found.
-        size: height and width to which PIL images are resized; by default all must have the same size.
-        shuffle: False keeps the order of the data sets as the order of arrival, where there are pairs.
+        names: names of the tasks, for pairs; by default task-1, task-2, ...
+        image: field of a dict that holds the image; by default "image", "img", "x" or "pixel_values".
+        label: field of a dict that holds the label; by default "label", "labels", "fine_label" or "y".
+        size: height and width to resize PIL images to; by default all images must have the same size.
+        shuffle: False: samples arrive in the order of the data sets, for pairs.
         seed: decides the order of arrival.
-        name: of the stream.
+        name: name of the stream.
     """
     pairs = [(tasks, test)] if test is not None else list(tasks)
     if any(not isinstance(pair, list | tuple) or len(pair) != 2 for pair in pairs):
         raise StreamError("give pairs of data sets [(train, test), ...], or one pair: from_dataset(train, test)")
     if (test is not None) != (classes_per_task is not None):
-        raise StreamError("classes_per_task goes with one training and one test data set, whose classes it deals out")
+        raise StreamError(
+            "classes_per_task splits the classes of one training and one test data set; give both, or neither"
+        )
     if classes_per_task is not None and scenario != "task":
         raise StreamError(f"scenario is {scenario!r}; tasks of different classes have a head each, scenario 'task'")
     groups = []
@@ -77,7 +79,7 @@ def from_dataset(
 def _read(
     dataset: Any, image: str | None, label: str | None, size: int | tuple[int, int] | None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All images [N, C, H, W] uint8, or vectors [N, F] float32, and all labels, by name where there are names."""
+    """All images [N, C, H, W] uint8, or vectors [N, F] float32, and all labels, as names if the data set has names."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise StreamError(f"a {type(dataset).__name__} is no data set: it must have a length and items")
     if len(dataset) == 0:
@@ -129,7 +131,7 @@ def _pixels(x: Any, size: int | tuple[int, int] | None) -> NDArray[Any]:
         array = array.transpose(2, 0, 1)
     if array.ndim != 3:
         raise StreamError(f"an image has shape {list(array.shape)}; it must be [H, W], [H, W, C] or [C, H, W]")
-    if array.dtype.kind == "f":  # as torchvision's ToTensor leaves it
+    if array.dtype.kind == "f":  # the output of torchvision's ToTensor
         if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
             raise StreamError("float images must be within 0 and 1; leave normalisation out, or give uint8 pixels")
         array = np.round(array * 255)
@@ -137,7 +139,7 @@ def _pixels(x: Any, size: int | tuple[int, int] | None) -> NDArray[Any]:
 
 
 def _named(labels: NDArray[Any], dataset: Any, label: str | None) -> NDArray[Any]:
-    """Labels by the names that torchvision (`classes`) or Hugging Face (`features`) have for numbers."""
+    """Label numbers replaced by their names, if torchvision's `classes` or Hugging Face's `features` have any."""
     names = getattr(dataset, "classes", None)
     features = getattr(dataset, "features", None)
     if names is None and isinstance(features, Mapping):

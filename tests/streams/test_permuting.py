@@ -54,8 +54,8 @@ def test_test_images_do_not_depend_on_how_many_train(arrays: Arrays) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train": 151}, "151 training images a task were asked for; p has 150"),
-        ({"test": 0}, "0 test images a task"),
+        ({"train": 151}, "151 training images per task were asked for; p has 150"),
+        ({"test": 0}, "0 test images per task"),
         ({"tasks": 0}, "tasks is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 1.5}, "seed is 1.5"),

@@ -201,7 +201,7 @@ def test_bad_input_is_one_line_and_code_2(command: Callable[..., Any], monkeypat
         (("r", "--seed", "5"), "holds no checkpoint of seed 5; there are some of seed 0, 1"),
         (("r", "--seed", "1", "--task", "x"), "task 'x' was never seen; tasks seen: 'task-4'"),
         (("r", "--seed", "1", "--format", "tflite"), "--format is 'tflite'; formats are onnx, torch"),
-        (("r", "--seed", "1", "--out", "a.pt2"), "a.pt2 ends as files of the format torch do"),
+        (("r", "--seed", "1", "--out", "a.pt2"), "a.pt2 has the suffix of the format torch"),
         (("r", "--seed", "1", "--out", "there.onnx"), "there.onnx exists already"),
         (
             ("r", "--seed", "1", "--task", "all", "--out", "there.onnx"),

@@ -20,6 +20,7 @@ from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
 from scale_cl.nets.mlp import MLP
 from scale_cl.nets.model import ContinualNet
+from scale_cl.nets.task_net import TaskNet
 
 _GRID = 4  # what the linear layer sees of an image is at most 4 x 4
 
@@ -114,6 +115,10 @@ class SharedPrivateNet(ContinualNet):
         features = torch.cat([self.private(x, task[:1]), shared], 1)
         return shared, features, self.heads(features, task)
 
+    def for_task(self, task: int) -> nn.Module:
+        """The network of task number `task` alone, with a copy of its private module."""
+        return _TaskNet(self, task)
+
     def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
         """Make sure that head and private module of task number `task` exist."""
         super().ensure_task(task, classes, generator=generator)
@@ -128,3 +133,20 @@ class SharedPrivateNet(ContinualNet):
     def version(self) -> tuple[int, int]:
         """Changes whenever a parameter moved or the arithmetic changed: graphs recorded before are void."""
         return self.heads.version, self.private.capacity
+
+
+class _TaskNet(TaskNet):
+    """The shared backbone, one private module and one head."""
+
+    def __init__(self, net: SharedPrivateNet, task: int) -> None:
+        super().__init__(net.backbone, net.heads, None, task)
+        own = net.private.own(task)
+        self._count = len(own)
+        for i, t in enumerate(own):
+            self.register_buffer(f"own_{i}", t.detach().clone())
+        self._private = net.private.features  # the bound method: the module holds the weights of all tasks
+
+    def features(self, x: Tensor) -> Tensor:
+        own = [self.get_buffer(f"own_{i}") for i in range(self._count)]
+        shared = self.backbone.top(self.backbone.stem(x), unmodulated)[0]
+        return torch.cat([self._private(x, own), shared], 1)

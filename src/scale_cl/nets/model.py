@@ -9,6 +9,7 @@ from scale_cl.nets.backbone import Backbone, Modulation, unmodulated
 from scale_cl.nets.film import Films, ParameterGenerator
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
+from scale_cl.nets.task_net import TaskNet
 
 
 class ContinualNet(nn.Module):
@@ -49,6 +50,13 @@ class ContinualNet(nn.Module):
 
     def _modulation(self, task: Tensor, films: Films | None = None) -> Modulation:
         return unmodulated if self.generator is None else self.generator.modulation(task, films)
+
+    def for_task(self, task: int) -> nn.Module:
+        """The network of task number `task` alone: prepared inputs [B, ...] to logits [B, classes of its head].
+
+        It shares this network's backbone; FiLM parameters and head are copies.
+        """
+        return TaskNet(self.backbone, self.heads, self.generator, task)
 
     def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
         """Make sure that head and embedding of task number `task` exist."""

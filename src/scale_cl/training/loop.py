@@ -60,7 +60,7 @@ def train_many(
     _check_lanes(learners, streams, batch_size)
     epochs = learners[0].epochs
     observer = NoObserver() if observer is None else observer
-    lanes = [_lane(learner, stream) for learner, stream in zip(learners, streams, strict=True)]
+    lanes = [learner_run(learner, stream) for learner, stream in zip(learners, streams, strict=True)]
     first = lanes[0].stream
     batches = [-(-stage.samples // batch_size) for stage in lanes[0].stages]  # of one epoch
     if keeper is not None:
@@ -201,7 +201,8 @@ def _settings_of(learner: Learner) -> dict[str, Any]:
     return {"learner": {"name": learner.name, **as_dict(learner.config)}}
 
 
-def _lane(learner: Learner, stream: Stream) -> LearnerRun:
+def learner_run(learner: Learner, stream: Stream) -> LearnerRun:
+    """The run of a learner over a stream, with the stages that its kind of training has."""
     return JointRun(learner, stream) if isinstance(learner, Joint) else LearnerRun(learner, stream)
 
 

@@ -145,7 +145,7 @@ def test_tasks_that_a_stopped_run_has_not_come_to_are_named(
         command(*run, "--learner", "er")
     midst = f"task {names[1]} is not finished: 3 of {steps[1]} steps"
     done = command("export", "r", "--task", "all", "--format", "torch")
-    unseen = f"no file for tasks that the run has not come to: {names[2]}, {names[3]}"
+    unseen = f"no file for tasks that the run has not reached: {names[2]}, {names[3]}"
     assert (done.code, done.err.splitlines()) == (0, [midst, unseen])
     assert files() == {f"exported/{name}.pt2" for name in names[:2]}
     for name, said in ((names[0], []), (names[1], [midst])):

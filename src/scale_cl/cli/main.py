@@ -10,7 +10,7 @@ import typer
 
 import scale_cl
 from scale_cl.cli.bench import bench
-from scale_cl.cli.catalog import list_app
+from scale_cl.cli.catalog import list_app, show
 from scale_cl.cli.compare import compare
 from scale_cl.cli.data import app as data_app
 from scale_cl.cli.demo import demo
@@ -20,7 +20,6 @@ from scale_cl.cli.report import report
 from scale_cl.cli.reproduce import reproduce
 from scale_cl.cli.resume import resume
 from scale_cl.cli.run import run
-from scale_cl.cli.show import show
 from scale_cl.errors import Interrupted, ScaleClError
 
 USAGE_ERROR = 2

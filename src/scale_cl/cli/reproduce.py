@@ -26,7 +26,9 @@ def reproduce(
     experiment: Annotated[
         str, typer.Argument(help="main, memory, ablation, sensitivity, time, search, claims or all.")
     ],
-    streams: Annotated[str | None, typer.Option(metavar="A,B", help="Streams instead of the paper's.")] = None,
+    streams: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Streams instead of the paper's; module:function, too.")
+    ] = None,
     learners: Annotated[str | None, typer.Option(metavar="A,B", help="Learners instead of the paper's.")] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="N or A,B", help="How many seeds, or which ones (`3,` is seed 3 alone).")

@@ -14,6 +14,9 @@ def resume(
     on_divergence: Annotated[
         str | None, typer.Option(metavar="stop|skip", help="When a loss or gradient is not finite.")
     ] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="The run's stream, if it is module:function or file.py:function.")
+    ] = None,
     no_track: Annotated[
         bool, typer.Option("--no-track", help="Go on without the trackers that the run was begun with.")
     ] = False,
@@ -29,9 +32,12 @@ def resume(
     from scale_cl.errors import CheckpointError, TrackerError
     from scale_cl.results import RESULT_NAME
     from scale_cl.settings import as_dict, build
+    from scale_cl.streams.user_streams import OUTSIDE
     from scale_cl.training import run_note
     from scale_cl.training.config import RunSettings
 
+    if stream is not None:
+        OUTSIDE.give(stream)
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a directory; name the one that the run writes to")
     with claimed(directory, force=True):

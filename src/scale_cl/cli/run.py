@@ -31,7 +31,8 @@ _FEW_TASKS = 10  # so many accuracies fit in a line
 
 def run(
     stream: Annotated[
-        str | None, typer.Option(help="Stream to learn, or folder:PATH or csv:FILE; digits if not given.")
+        str | None,
+        typer.Option(help="Stream: a name, folder:PATH, csv:FILE, module:function or file.py:function [digits]."),
     ] = None,
     learner: Annotated[str | None, typer.Option(help="Method; scale if not given.")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Number of seeds.")] = None,

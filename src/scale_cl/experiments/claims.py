@@ -67,10 +67,11 @@ def _measured(stream: str, cells: list[Cell], done: Finished, out: Path, root: P
         "devices": sorted({str(f.environment.get("device_name")) for there in found.values() for f in there}),
     }
     where = out / FOLDER
-    written = [where / f"{stream}.json"]
+    file_name = cells[0].config.stream.short_name
+    written = [where / f"{file_name}.json"]
     pictured = {name: sets[0] for name, sets in kept.items() if sets}
     if pictured:
-        written.append(where / f"{stream}-features.png")
+        written.append(where / f"{file_name}-features.png")
         files.write_bytes(written[1], picture(pictured, title=stream))
     files.write_json(written[0], content)
     return Claim(stream, content, tuple(written))

@@ -15,7 +15,7 @@ from scale_cl.experiments.result_index import Finished, Found, must_stay, scan
 from scale_cl.learners import registry as learners
 from scale_cl.settings import field_names
 from scale_cl.streams import catalog as streams
-from scale_cl.training.config import Config, require_known, resolve
+from scale_cl.training.config import Config, require_known, require_stream, resolve
 
 HIDDEN = ".runs"
 
@@ -127,7 +127,7 @@ def _configs(name: str, experiment: Experiment, request: Request) -> Iterable[tu
     for learner in chosen:
         require_known("learner", learner, learners.names())
     for stream in request.streams or experiment.streams:
-        require_known("stream", stream, streams.names())
+        require_stream(stream, typed=True)
         if experiment.part == "search" and streams.entry(stream).search == 0:
             if request.strict:
                 raise ConfigError(f"{stream} has no tasks kept for search: leave it out of `{name}`")
@@ -213,8 +213,8 @@ def key_of(config: Config) -> str:
 
 
 def _stream_folder(config: Config) -> str:
-    tasks = config.stream.tasks
-    return config.stream.name if tasks is None else f"{config.stream.name}-{tasks}-tasks"
+    tasks, name = config.stream.tasks, config.stream.short_name
+    return name if tasks is None else f"{name}-{tasks}-tasks"
 
 
 def _seeds_folder(seeds: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from scale_cl.experiments.planning import PlannedRun, config_of, key_of
 from scale_cl.experiments.rerun_command import arguments
 from scale_cl.experiments.result_index import ALONE, Finished
 from scale_cl.results import RunResult
+from scale_cl.streams.user_streams import OUTSIDE
 from scale_cl.training import NoObserver, Observer, checkpointing, run_note
 from scale_cl.training.environment import describe
 from scale_cl.training.machine import choose_device
@@ -27,6 +28,7 @@ def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
     return {
         "experiment": run.experiment,
         "config": run.config.as_dict(),
+        "streams": OUTSIDE.given,  # references that the user gave to this process
         "out": str(run.out.absolute()),
         "folder": str(run.folder.absolute()),
         "alone": run.alone,
@@ -41,6 +43,8 @@ def carry_out(message: dict[str, Any], observer: Observer | None = None, *, pati
 
     For `patience` seconds, a few unless told otherwise, the folder may be locked by a process that is being ended.
     """
+    for name in message["streams"]:
+        OUTSIDE.give(name)
     run = PlannedRun(
         message["experiment"],
         config_of(message["config"]),

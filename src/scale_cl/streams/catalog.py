@@ -1,4 +1,4 @@
-"""The streams of the paper's protocol by name, and the data sets behind them."""
+"""All streams by name: the paper's protocol with the data sets behind it, and streams from outside this package."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import Mnist
 from scale_cl.streams.sources.source import Progress, Source, data_root
 from scale_cl.streams.stream import Arrays, Stream
+from scale_cl.streams.user_streams import OUTSIDE, describe_outside, is_outside, load_outside, size_outside
 
 Part = Literal["continual", "search", "all"]
 ClassOrder = int | Literal["default", "natural"]  # default: the entry's; natural: the data set's; n: RandomState(n)
@@ -27,7 +28,7 @@ ClassOrder = int | Literal["default", "natural"]  # default: the entry's; natura
 class Entry:
     """One row of the protocol table."""
 
-    source: str
+    source: str  # name of the data set; empty for a stream from outside
     text: str
     search: int  # first tasks, used for hyper-parameter search only
     continual: int
@@ -58,29 +59,43 @@ _reading = threading.Lock()
 
 
 def names() -> list[str]:
-    """Names of all streams."""
-    return list(ENTRIES)
+    """Names of all streams: ours, installed entry points, and references that the user gave to this process."""
+    return [*ENTRIES, *(name for name in OUTSIDE.names() if name not in ENTRIES)]
 
 
 def entry(name: str) -> Entry:
     """The protocol of a stream; ConfigError if there is no stream of that name."""
-    if name not in ENTRIES:
-        near = difflib.get_close_matches(name.lower(), ENTRIES, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ENTRIES)}"
-        raise ConfigError(f"unknown stream {name!r}: {hint}")
-    return ENTRIES[name]
+    if name in ENTRIES:
+        OUTSIDE.check_not_taken(name)
+        return ENTRIES[name]
+    if is_outside(name):
+        tasks, train, test = size_outside(name)
+        return Entry("", describe_outside(name), 0, tasks, train, test)
+    near = difflib.get_close_matches(name.lower(), names(), n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names())}"
+    raise ConfigError(f"unknown stream {name!r}: {hint}")
 
 
 def describe(name: str) -> str:
     """One line on the tasks of a stream."""
+    if name not in ENTRIES and is_outside(name):
+        return describe_outside(name)
     e = entry(name)
     tasks = f"{e.tasks} tasks ({e.search} search + {e.continual} continual)" if e.search else f"{e.tasks} tasks"
     return f"{e.text}: {tasks} of {e.train} training and {e.test} test images"
 
 
+def source_of(name: str) -> Source:
+    """The data set of a stream of the catalog."""
+    found = entry(name)
+    if not found.source:
+        raise ConfigError(f"{name} is a stream from outside; it has no data set of the catalog")
+    return SOURCES[found.source]
+
+
 def load_arrays(name: str, root: str | os.PathLike[str] | None = None, *, progress: Progress | None = None) -> Arrays:
     """The data set of a stream, read once per process and data root."""
-    source = SOURCES[entry(name).source]
+    source = source_of(name)
     folder = Path() if source.embedded else data_root(root).absolute()
     with _reading:
         key = source.name, folder
@@ -125,7 +140,21 @@ def load(
     tasks: int | None = None,
     progress: Progress | None = None,
 ) -> Stream:
-    """Read the data set of stream `name` and build the stream."""
+    """The stream `name`: its data set is read and its tasks are built.
+
+    Args:
+        name: a name of `names()`, or `module:function` or `file.py:function` for a function `(seed: int) -> Stream`.
+        seed: decides draws and the order of arrival.
+        root: the data root; see `data_root`.
+        class_order: order in which tasks get their classes: "default", "natural" or the seed of another order.
+        part: "continual", "search" or "all" tasks.
+        tasks: number of tasks, from the first on; all by default.
+        progress: called while images are read.
+    """
+    if name not in ENTRIES and is_outside(name):
+        if class_order != "default" or part == "search":
+            raise ConfigError(f"class_order and part are for streams of the catalog; {name} has neither")
+        return load_outside(name, seed=seed, tasks=tasks)
     _range(name, part)  # check the arguments before reading a data set
     arrays = load_arrays(name, root, progress=progress)
     return build(name, arrays, seed=seed, class_order=class_order, part=part, tasks=tasks)

@@ -1,22 +1,31 @@
-"""Streams of the user's own images, named by their path: `folder:PATH` or `csv:FILE`.
+"""Streams of the user's own: images named by their path, and functions from outside this package.
 
-All seeds hold out the same samples for testing and share the images, which are read once per process; seeds differ
-in the order of arrival.
+Images are named `folder:PATH` or `csv:FILE`. All seeds hold out the same samples for testing and share the images,
+which are read once per process; seeds differ in the order of arrival.
+
+A function `(seed: int) -> Stream` is named `module:function`, `file.py:function`, or by an entry point of the group
+`scale_cl.streams`; see `scale_cl.plugins` for which names are imported.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scale_cl.errors import ConfigError
+from scale_cl.errors import ConfigError, ScaleClError, StreamError
+from scale_cl.plugins import Plugins, is_reference
 from scale_cl.streams.assembly import assemble, shuffled
 from scale_cl.streams.from_images import from_folder, from_manifest
 from scale_cl.streams.images import recipe
 from scale_cl.streams.sources.source import expanded
 from scale_cl.streams.stream import Scenario, Stream
+
+OUTSIDE = Plugins("stream", "scale_cl.streams")
+"""Streams from outside this package."""
 
 _BUILDERS: dict[str, Callable[..., Stream]] = {"folder": from_folder, "csv": from_manifest}
 
@@ -84,3 +93,55 @@ def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None) -> St
         raise ConfigError(f"tasks is {tasks}; {data.name} has {len(first)}, so take 1 to {len(first)}")
     ordered = [replace(t, train=shuffled(t.train.sort().values.numpy(), seed, k)) for k, t in enumerate(first.tasks)]
     return assemble(first.name, first.scenario, seed, first.arrays, ordered[:tasks])
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name stands for a stream from outside: an entry point or a reference, but not `folder:` or `csv:`."""
+    return not is_own(name) and (is_reference(name) or name in OUTSIDE.names())
+
+
+def find_outside(name: str) -> Callable[[int], Stream]:
+    """The function behind the name of a stream from outside; ConfigError if there is none, or if it takes no seed."""
+    function = OUTSIDE.find(name)
+    if not callable(function):
+        raise ConfigError(
+            f"stream {name!r} is a {type(function).__name__}; it must be a function (seed: int) -> Stream"
+        )
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError as error:
+        raise ConfigError(f"stream {name!r} cannot be called with a seed alone ({error}); give defaults") from None
+    except ValueError:  # it has no signature
+        pass
+    made: Callable[[int], Stream] = function
+    return made
+
+
+def describe_outside(name: str) -> str:
+    """The first line of the function's docstring."""
+    text = inspect.getdoc(find_outside(name)) or ""
+    return text.partition("\n")[0] or "(no docstring)"
+
+
+def load_outside(name: str, *, seed: int = 0, tasks: int | None = None) -> Stream:
+    """The first `tasks` tasks of a stream from outside, under the name by which it was asked for."""
+    function = find_outside(name)
+    try:
+        made = function(seed)
+    except ScaleClError:
+        raise
+    except Exception as error:  # the code of others may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise StreamError(f"stream {name!r} failed with seed {seed}: {reason}") from error
+    if not isinstance(made, Stream):
+        raise StreamError(f"stream {name!r} returned a {type(made).__name__}; it must return a scale_cl.Stream")
+    if tasks is not None and not 1 <= tasks <= len(made):
+        raise ConfigError(f"tasks is {tasks}; {name} has {len(made)}, so take 1 to {len(made)}")
+    return replace(made, name=name, seed=seed, tasks=made.tasks[:tasks])
+
+
+@functools.lru_cache(maxsize=32)
+def size_outside(name: str) -> tuple[int, int, int]:
+    """Number of tasks of a stream from outside, and training and test samples of its largest task."""
+    tasks = load_outside(name).tasks
+    return len(tasks), max(len(task.train) for task in tasks), max(len(task.test) for task in tasks)

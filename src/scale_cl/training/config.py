@@ -14,9 +14,10 @@ from typing import Any, Literal
 from scale_cl.errors import ConfigError
 from scale_cl.learners import LearnerConfig
 from scale_cl.learners import registry as learners
+from scale_cl.plugins import is_reference
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
 from scale_cl.streams import catalog as streams
-from scale_cl.streams.user_streams import UserStream, is_own, own_name
+from scale_cl.streams.user_streams import OUTSIDE, UserStream, find_outside, is_own, own_name
 from scale_cl.training.config_file import read_config_file
 
 DEFAULT_LEARNER = "scale"
@@ -28,7 +29,10 @@ _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 class StreamSettings(Settings):
     """Which stream, and how much of it."""
 
-    name: str = setting("digits", "name of the stream, see `scale-cl list streams`; or folder:PATH, or csv:FILE")
+    name: str = setting(
+        "digits",
+        "name of the stream, see `scale-cl list streams`; or folder:PATH, csv:FILE, module:function, file.py:function",
+    )
     tasks: int | None = setting(None, "number of tasks from the first on; none for all", low=1)
     class_order: int | Literal["default", "natural"] = setting(
         "default",
@@ -51,7 +55,9 @@ class StreamSettings(Settings):
     @property
     def short_name(self) -> str:
         """The name without a path, fit for a folder's name."""
-        return Path(self.name.partition(":")[2]).absolute().stem if is_own(self.name) else self.name
+        if is_own(self.name):
+            return Path(self.name.partition(":")[2]).absolute().stem
+        return re.sub(r"[^\w.-]+", "-", self.name).strip("-.")
 
     @property
     def own_data(self) -> UserStream | None:
@@ -146,12 +152,12 @@ def resolve(
     `run.batch_size=20`; a name without a dot is the learner's.
     """
     from_file = read_config_file(file, SECTIONS) if file else {section: {} for section in SECTIONS}
-    given = _given(stream, learner, options or {}, [parse_assignment(text) for text in assignments])
+    assigned = [parse_assignment(text) for text in assignments]
+    given = _given(stream, learner, options or {}, assigned)
 
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
     stream_settings = build(StreamSettings, stream_values, section="stream")
-    if not is_own(stream_settings.name):
-        _require_stream(stream_settings.name)
+    require_stream(stream_settings.name, typed=stream is not None or "stream.name" in dict(assigned))
 
     learner_name = given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER))
     name = str(learner_name)
@@ -178,12 +184,25 @@ def require_known(what: str, name: str, known: list[str]) -> None:
         raise ConfigError(f"unknown {what} {name!r}; {suggest(name, known)} (see `scale-cl list {what}s`)")
 
 
-def _require_stream(name: str) -> None:
-    """As `require_known`; a folder or CSV file of that name is what was meant."""
-    own = None if name in streams.names() else own_name(name)
-    if own is not None:
+def require_stream(name: str, *, typed: bool) -> None:
+    """Raise ConfigError unless `name` is a stream; `typed`: the user named it, so that a reference may be imported."""
+    if is_own(name):
+        return
+    if typed:
+        OUTSIDE.give(name)
+    known = streams.names()
+    if is_reference(name) and name not in known:
+        raise ConfigError(
+            f"stream {name!r} is named in a file, from which nothing is imported; name it yourself, --stream {name}, "
+            "or install it as an entry point"
+        )
+    if (own := None if name in known else own_name(name)) is not None:
         raise ConfigError(f"unknown stream {name!r}; did you mean {own!r}?")
-    require_known("stream", name, streams.names())
+    require_known("stream", name, known)
+    if name in streams.ENTRIES:
+        OUTSIDE.check_not_taken(name)
+    else:
+        find_outside(name)
 
 
 class _Text(str):

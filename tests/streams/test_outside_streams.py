@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,8 @@ def test_settings_of_the_catalog_are_refused(site: Path) -> None:
 
 def test_an_entry_point_cannot_take_the_name_of_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(install(tmp_path / "site", {"digits": "halves:two_halves"}))
-    for use in (lambda: streams.load("digits"), lambda: resolve(stream="digits")):
+    uses: list[Callable[[], object]] = [lambda: streams.load("digits"), lambda: resolve(stream="digits")]
+    for use in uses:
         with pytest.raises(ConfigError, match="'digits' of package halves takes the name of a stream of scale-cl"):
             use()
     assert len(streams.catalog.ENTRIES) == len(streams.names())
@@ -97,7 +99,8 @@ def test_a_reference_in_a_file_is_not_imported_unless_the_user_gave_it(site: Pat
     name = f"{trap}:two_halves"
     config = tmp_path / "config.yaml"
     config.write_text(f"stream: '{name}'\n")
-    for recorded in (lambda: resolve(file=config), lambda: resolve(options={"stream.name": name})):
+    reads: list[Callable[[], object]] = [lambda: resolve(file=config), lambda: resolve(options={"stream.name": name})]
+    for recorded in reads:
         with pytest.raises(ConfigError, match=r"is named in a file, from which nothing is imported; name it yourself"):
             recorded()
     config.write_text("stream: 'halves:two_halves'\n")

@@ -108,9 +108,9 @@ def _classifier(path: Path) -> Any:
     """The classifier in a file, as the class that wrote it."""
     from scale_cl import estimator
     from scale_cl.errors import CheckpointError, ConfigError
-    from scale_cl.estimator import storage
+    from scale_cl.estimator import model_file
 
-    content = storage.read(path).content
+    content = model_file.read(path).content
     kind = content.get("class")
     if kind not in estimator.__all__:
         raise CheckpointError(f"{path} was written by {kind}: export it from Python, scale_cl.export.to_onnx")
@@ -118,6 +118,11 @@ def _classifier(path: Path) -> Any:
         raise ConfigError(
             f"{path} was trained with a backbone of its own: load it in Python with {kind}.load(..., backbone=...) and "
             "export it with scale_cl.export.to_onnx"
+        )
+    if content.get("own_learner"):
+        raise ConfigError(
+            f"{path} was trained with the learner {content['own_learner']}: load it in Python with "
+            f"{kind}.load(..., learner=...) and export it with scale_cl.export.to_onnx"
         )
     return getattr(estimator, kind).load(path)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scale_cl.estimator.labels import ClassBook
+from scale_cl.estimator.tasks import ClassBook
 from scale_cl.learners import Compute, Learner, LearnerConfig, registry
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.streams import InputSpec, TaskInfo

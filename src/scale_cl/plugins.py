@@ -44,8 +44,8 @@ class Plugins:
             self._given[name] = None
 
     def names(self) -> list[str]:
-        """Names of entry points, sorted, then the references given."""
-        return [*sorted(self._installed()), *self._given]
+        """Names of the installed entry points, sorted."""
+        return sorted(self._installed())
 
     def check_not_taken(self, name: str) -> None:
         """Raise ConfigError if an entry point has the name of one of ours."""

@@ -59,7 +59,7 @@ _reading = threading.Lock()
 
 
 def names() -> list[str]:
-    """Names of all streams: ours, installed entry points, and references that the user gave to this process."""
+    """Names of all streams: ours, and installed entry points of other packages."""
     return [*ENTRIES, *(name for name in OUTSIDE.names() if name not in ENTRIES)]
 
 

@@ -190,19 +190,20 @@ def require_stream(name: str, *, typed: bool) -> None:
         return
     if typed:
         OUTSIDE.give(name)
-    known = streams.names()
-    if is_reference(name) and name not in known:
+    if name in streams.ENTRIES:
+        OUTSIDE.check_not_taken(name)
+        return
+    if not is_reference(name):
+        own = None if name in streams.names() else own_name(name)
+        if own is not None:
+            raise ConfigError(f"unknown stream {name!r}; did you mean {own!r}?")
+        require_known("stream", name, streams.names())
+    elif name not in OUTSIDE.given:
         raise ConfigError(
             f"stream {name!r} is named in a file, from which nothing is imported; name it yourself, --stream {name}, "
             "or install it as an entry point"
         )
-    if (own := None if name in known else own_name(name)) is not None:
-        raise ConfigError(f"unknown stream {name!r}; did you mean {own!r}?")
-    require_known("stream", name, known)
-    if name in streams.ENTRIES:
-        OUTSIDE.check_not_taken(name)
-    else:
-        find_outside(name)
+    find_outside(name)  # raises ConfigError if it cannot be used
 
 
 class _Text(str):

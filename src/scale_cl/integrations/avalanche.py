@@ -216,8 +216,8 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
         if alone and not self._warned and (book.shared or labels.isdisjoint(book.classes.tolist())):
             self._warned = True
             warnings.warn(
-                f"another experience has the task label {task} as all before it, and goes on with that task; "
-                f"if it is one of its own, {_LABELLED}",
+                f"another experience has the task label {task}, as all before it, and continues that task; "
+                f"if it is a task of its own, {_LABELLED}",
                 stacklevel=2,
             )
         self.model.expect(task, labels)

@@ -53,7 +53,7 @@ def _read(file: BinaryIO | gzip.GzipFile, path: Path, shape: tuple[int, ...], li
     while len(data) <= size and (chunk := file.read(min(_CHUNK, size + 1 - len(data)))):
         data += chunk  # memory grows with the actual content
     if len(data) != size:
-        what = "ends early: it is truncated" if len(data) < size else "goes on after its end: it is altered"
+        what = "ends early: it is truncated" if len(data) < size else "has data after its end: it is altered"
         raise DataError(f"{path} {what}; {_by(shape)} bytes must follow its header")
     return np.frombuffer(data, dtype=np.uint8).reshape(shape)
 

@@ -72,7 +72,7 @@ def test_a_cut_download_goes_on_where_it_stopped(site: Site, tmp_path: Path) -> 
 def test_what_was_kept_serves_the_next_run(site: Site, tmp_path: Path) -> None:
     file = site.offer("a.bin", CONTENT)
     site.script = ["cut", "hang up", "hang up", "hang up"]
-    with pytest.raises(FetchError, match="500000 of 1000000 bytes are kept; run the command again to resume"):
+    with pytest.raises(FetchError, match="500000 of 1000000 bytes are kept; run it again to resume"):
         download(file, tmp_path / "a.bin", patience=HASTE)
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin.part"]
     download(file, tmp_path / "a.bin", patience=HASTE)

@@ -96,7 +96,7 @@ def download(file: Download, target: Path, *, report: Report | None = None, pati
         furthest = max(furthest, _size(part))
         if failures >= patience.attempts:
             kept = (
-                f"; {_size(part)} of {file.size} bytes are kept; run the command again to resume" if _size(part) else ""
+                f"; {_size(part)} of {file.size} bytes are kept; run it again to resume" if _size(part) else ""
             )
             raise FetchError(f"{file.url} could not be fetched ({reason}){kept}")
         if failures:

@@ -95,9 +95,7 @@ def download(file: Download, target: Path, *, report: Report | None = None, pati
         failures = 0 if _size(part) > furthest else failures + 1
         furthest = max(furthest, _size(part))
         if failures >= patience.attempts:
-            kept = (
-                f"; {_size(part)} of {file.size} bytes are kept; run it again to resume" if _size(part) else ""
-            )
+            kept = f"; {_size(part)} of {file.size} bytes are kept; run it again to resume" if _size(part) else ""
             raise FetchError(f"{file.url} could not be fetched ({reason}){kept}")
         if failures:
             time.sleep(patience.pause * 2 ** (failures - 1))

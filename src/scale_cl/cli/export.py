@@ -44,7 +44,7 @@ def export(
 ) -> None:
     """Write the trained model of one task as a file that runs without scale-cl: ONNX, or torch.export's .pt2.
 
-    The model takes a batch of raw samples and returns a logit per class; the file's metadata names the classes.
+    The model takes a batch of raw samples and returns a logit per class; its metadata names the classes.
 
     The file is loaded and its logits are compared with the learner's before it is put in place.
 

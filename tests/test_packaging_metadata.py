@@ -16,7 +16,8 @@ import yaml
 import scale_cl
 
 ROOT = Path(__file__).parents[1]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 USED_BY_TESTS_ONLY = ("dev", "docs")
 DISTRIBUTIONS = {"PIL": "pillow", "avalanche": "avalanche-lib", "sklearn": "scikit-learn", "yaml": "pyyaml"}
@@ -66,6 +67,11 @@ def test_tests_documentation_and_examples_import_only_what_is_declared() -> None
 def test_make_installs_every_extra_for_the_tests() -> None:
     (listed,) = re.findall(r"-e '\.\[(.*)\]'", (ROOT / "Makefile").read_text(encoding="utf-8"))
     assert set(listed.split(",")) == set(EXTRAS)
+
+
+def test_files_that_may_break_a_rule_exist() -> None:
+    exempt = PYPROJECT["tool"]["ruff"]["lint"]["per-file-ignores"]
+    assert [pattern for pattern in exempt if not any(ROOT.glob(pattern))] == []
 
 
 def targets() -> set[str]:

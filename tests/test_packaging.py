@@ -16,7 +16,16 @@ import pytest
 import scale_cl
 
 ROOT = Path(__file__).parents[1]
-NEEDED_TO_BUILD = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff")
+NEEDED_TO_BUILD = (
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+)
 pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds
 
 

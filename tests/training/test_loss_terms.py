@@ -118,6 +118,8 @@ def test_nothing_is_gathered_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -
     stream = few_digits(tasks=1)
     for observer in (None, NoObserver(), Several([NoObserver(), Kept(0)])):
         train(noting(stream), stream, observer=observer)
+    with pytest.raises(AssertionError, match="gathered"):
+        train(noting(stream), stream, observer=Kept(1))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -186,19 +186,28 @@ def test_on_a_gpu_the_stream_lies_there_too_and_recordings_keep_their_room() -> 
     assert three["stream"] == there["stream"]
 
 
+HUGE = {"learner.memory": 10**12}
+
+
 def test_what_fits_passes_and_what_nobody_knows_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, stream = resolve(), few_digits()
-    memory_check.check_fits(config, stream, CPU, learners=1)
+    stream = few_digits()
+    memory_check.check_fits(resolve(), stream, CPU, learners=1)
+    with pytest.raises(ConfigError):
+        memory_check.check_fits(resolve(options=HUGE), stream, CPU, learners=1)
     monkeypatch.setattr(memory_check, "free_bytes", lambda device: None)
-    memory_check.check_fits(resolve(options={"learner.memory": 10**12}), stream, CPU, learners=1)
+    memory_check.check_fits(resolve(options=HUGE), stream, CPU, learners=1)
 
 
 def test_a_learner_that_cannot_be_counted_is_not_refused_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
     def fails(*_: object) -> None:
+        counted.append(True)
         raise RuntimeError
 
     monkeypatch.setattr(memory_check, "footprint", fails)
     memory_check.check_fits(resolve(), few_digits(), CPU, learners=1)
+    assert counted, "it was tried"
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:

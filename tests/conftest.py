@@ -49,7 +49,8 @@ CORE = (  # `make quick`: what the rest stands on, and quick to run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the core tests, and send tests that share something slow to start (a cluster, a server) to one worker."""
     for item in items:
-        if item.nodeid.startswith(CORE) and item.get_closest_marker("soak") is None:
+        slow = "resnet" in item.name or item.get_closest_marker("soak") is not None
+        if item.nodeid.startswith(CORE) and not slow:
             item.add_marker(pytest.mark.core)
         for start in TOGETHER:
             if item.nodeid.startswith(start):

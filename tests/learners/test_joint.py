@@ -12,11 +12,11 @@ from scale_cl import streams
 from scale_cl.errors import ConfigError, InputError, ScaleClError
 from scale_cl.learners import Finetune, FinetuneConfig, Joint, JointConfig, StepStats
 from scale_cl.streams import InputSpec, Stream, TaskInfo
-from scale_cl.training import train, train_many
+from scale_cl.training import Event, train, train_many
+from scale_cl.training.events import Evaluated, Finished, Started, Stepped, TaskStarted
 from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels
 from tests.learners.tiny import batch
-from tests.training.watcher import Watcher
 
 
 def make(spec: InputSpec) -> Joint:
@@ -163,21 +163,21 @@ def test_every_sample_of_every_task_comes_once_an_epoch_in_a_new_order(stream: S
 
 
 def test_only_the_last_row_is_evaluated_and_only_acc_is_defined() -> None:
-    stream, watcher = digits(), Watcher()
+    stream, told = digits(), list[Event]()
     learner = Joint(stream.spec, JointConfig(epochs=2))
-    result = train(learner, stream, observer=watcher)
+    result = train(learner, stream, on_event=told.append)
     assert result.matrix[:-1] == [[None] * 3] * 2
     assert all(value is not None and 0 <= value <= 100 for value in result.matrix[-1])
     assert result.acc is not None
     assert (result.fm, result.la, result.bwt) == (None, None, None)
     assert learner.steps == 16
-    steps: list[tuple[Any, ...]] = [("stepped", step) for step in range(1, 17)]
-    assert watcher.told == [
-        ("started", "few", "joint", [0], 3, 16),
-        ("task_started", 0, "all tasks together", 16),
-        *steps,
-        ("evaluated", 0, 2, result.matrix[-1]),
-        ("finished",),
+    last = [value for value in result.matrix[-1] if value is not None]
+    assert told == [
+        Started("few", "joint", (0,), 3, 16),
+        TaskStarted(0, "all tasks together", 16),
+        *(Stepped(step) for step in range(1, 17)),
+        Evaluated(0, 2, last),
+        Finished(),
     ]
 
 

@@ -17,11 +17,11 @@ from scale_cl import streams
 from scale_cl.errors import InputError, Interrupted
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
-from scale_cl.training import checkpoint, loop, parallel, train_many
+from scale_cl.training import Event, checkpoint, loop, train_many
 from scale_cl.training.checkpointing import Checkpointer, seed_folder
+from scale_cl.training.events import Stepped
 from scale_cl.training.learner_run import LearnerRun
-from scale_cl.training.parallel import Runners, runners_of
-from tests.training.watcher import Watcher
+from scale_cl.training.loop import Runners, runners_of
 
 STEPS = 30  # a task
 BLOCK = 25
@@ -46,9 +46,9 @@ def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.shutdown()
 
     monkeypatch.setattr(loop, "runners_of", with_threads)
-    monkeypatch.setattr(parallel, "FIRST", BLOCK)
-    monkeypatch.setattr(parallel, "QUICK", 0.0)  # blocks stay as they are
-    monkeypatch.setattr(parallel, "SLOW", 1e9)
+    monkeypatch.setattr(loop, "FIRST", BLOCK)
+    monkeypatch.setattr(loop, "QUICK", 0.0)  # blocks stay as they are
+    monkeypatch.setattr(loop, "SLOW", 1e9)
 
 
 def test_threads_change_no_bit(threaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,21 +68,21 @@ def test_checkpoints_come_when_they_are_due_and_serve(threaded: None, tmp_path: 
         return len(asked) > 6
 
     with pytest.raises(Interrupted, match="stopped as asked"):
-        train_many(*made([0, 1]), keeper=Checkpointer(tmp_path, every=7, kept=9, stop=stop))
+        train_many(*made([0, 1]), checkpointer=Checkpointer(tmp_path, every=7, kept=9, stop=stop))
     steps = {
         checkpoint.read(path).state["meta"]["steps"]
         for seed in (0, 1)
         for path in checkpoint.found(seed_folder(tmp_path, seed))
     }
     assert {7, 14, 21} <= steps
-    resumed = train_many(*made([0, 1]), keeper=Checkpointer(tmp_path, every=7, resume=True))
+    resumed = train_many(*made([0, 1]), checkpointer=Checkpointer(tmp_path, every=7, resume=True))
     assert [r.matrix for r in resumed] == [r.matrix for r in whole]
 
 
-def test_an_observer_hears_of_every_block(threaded: None) -> None:
-    watcher = Watcher()
-    train_many(*made([0, 1]), observer=watcher)
-    heard = [event[1] for event in watcher.told if event[0] == "stepped"]
+def test_a_listener_hears_of_every_block(threaded: None) -> None:
+    told: list[Event] = []
+    train_many(*made([0, 1]), on_event=told.append)
+    heard = [event.steps for event in told if isinstance(event, Stepped)]
     assert heard == [BLOCK, STEPS, STEPS + BLOCK, 2 * STEPS]
 
 
@@ -134,18 +134,18 @@ def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_qu
     with ThreadPoolExecutor(1) as thread:
         runners = Runners({0: thread})
         first = runners.block
-        runners.took(first, (parallel.QUICK + parallel.SLOW) / 2)
+        runners.took(first, (loop.QUICK + loop.SLOW) / 2)
         assert runners.block == first
-        runners.took(first, 2 * parallel.SLOW)
+        runners.took(first, 2 * loop.SLOW)
         assert runners.block == first // 2
         runners.took(runners.block - 1, 0.0)  # the last one of a task
         assert runners.block == first // 2
         for _ in range(20):
-            runners.took(runners.block, 2 * parallel.SLOW)
+            runners.took(runners.block, 2 * loop.SLOW)
         assert runners.block == 1
         for _ in range(20):
             runners.took(runners.block, 0.0)
-        assert runners.block == parallel.MOST
+        assert runners.block == loop.MOST
     alone = Runners({})
     alone.took(1, 0.0)
     assert alone.block == 1  # progress after every step

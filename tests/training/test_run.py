@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from scale_cl.results import SeedResult
-from scale_cl.training import run, train
+from scale_cl.training import Event, run, train
 from scale_cl.training.config import Config, resolve
+from scale_cl.training.events import Evaluated, Finished, Loaded, Started, Stepped, TaskStarted
 from scale_cl.training.run import build_learner, build_stream
-from tests.training.watcher import Watcher
 
 
 def config(processes: int, learner: str = "scale") -> Config:
@@ -21,19 +21,21 @@ def deterministic(results: list[SeedResult]) -> list[tuple[object, ...]]:
 
 
 def test_seeds_over_processes_have_the_results_of_one_after_the_other() -> None:
-    watched, apart = Watcher(), Watcher()
-    one_by_one = run(config(1), observer=watched)
-    over_processes = run(config(2), observer=apart)
+    watched: list[Event] = []
+    apart: list[Event] = []
+    one_by_one = run(config(1), on_event=watched.append)
+    over_processes = run(config(2), on_event=apart.append)
     assert deterministic(one_by_one) == deterministic(over_processes)
     assert [result.seed for result in over_processes] == [3, 4]
     assert over_processes[0].config == config(2).as_dict()
-    for watcher in (watched, apart):
-        assert watcher.told[0] == ("started", "digits", "scale", [3, 4], 2, 34)
-        assert watcher.told[-1] == ("finished",)
-        assert [told[1] for told in watcher.told if told[0] == "task_started"] == [0, 1]
-        tested = {(told[1], told[2]): told[3] for told in watcher.told if told[0] == "evaluated"}
+    for told in (watched, apart):
+        assert told[:2] == [Loaded(), Started("digits", "scale", (3, 4), 2, 34)]
+        assert told[-1] == Finished()
+        assert told.count(Loaded()) == told.count(Finished()) == 1
+        assert [event.task for event in told if isinstance(event, TaskStarted)] == [0, 1]
+        tested = {(event.seed, event.task): event.accuracies for event in told if isinstance(event, Evaluated)}
         assert tested == {(r.seed, k): r.matrix[k][: k + 1] for r in one_by_one for k in range(2)}
-        steps = [told[1] for told in watcher.told if told[0] == "stepped"]
+        steps = [event.steps for event in told if isinstance(event, Stepped)]
         assert steps == sorted(steps)
         assert steps[-1] == 34
 

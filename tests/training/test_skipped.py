@@ -11,7 +11,7 @@ import torch
 from scale_cl.learners import Compute, Learner, registry
 from scale_cl.learners.divergence import DeviceGuard, HostGuard
 from scale_cl.training import train, train_many
-from scale_cl.training.skipped import line
+from scale_cl.training.loop import skipped_line
 from tests.training.small_streams import few_digits
 
 
@@ -65,8 +65,8 @@ def test_a_training_without_such_steps_says_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_half_of_the_steps_is_not_more_than_half() -> None:
-    assert line(5, 10).endswith("5 of 10 steps were skipped, because a loss or gradient was not finite")
-    assert line(6, 10).endswith("; the model is likely useless: lower the rate")
+    assert skipped_line(5, 10).endswith("5 of 10 steps were skipped, because a loss or gradient was not finite")
+    assert skipped_line(6, 10).endswith("; the model is likely useless: lower the rate")
 
 
 @pytest.mark.parametrize("on_host", [True, False])

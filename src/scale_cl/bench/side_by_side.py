@@ -14,7 +14,7 @@ import torch
 from scale_cl.bench.bench_data import Material, material
 from scale_cl.bench.conditions import Conditions
 from scale_cl.training.learner_run import LearnerRun
-from scale_cl.training.parallel import runners_of
+from scale_cl.training.loop import runners_of
 
 _WARM_UP = 10  # steps in each of two tasks
 

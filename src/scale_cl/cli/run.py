@@ -203,23 +203,31 @@ def trained(
     from scale_cl import training
     from scale_cl.results import RunResult
     from scale_cl.training import interruption
-    from scale_cl.training.observer import Observer, Several
+    from scale_cl.training.events import Event, Listener, Loaded, Started, to_all
 
     began = time.perf_counter()
     loaded: list[float] = []
+
+    def note_loading(event: Event) -> None:
+        if isinstance(event, Loaded):
+            loaded.append(time.perf_counter() - began)
+
+    def say_places(event: Event) -> None:
+        if isinstance(event, Started) and tracking is not None and not quiet:
+            for name, place in tracking.places.items():
+                typer.echo(f"tracked with {name}: {place}", err=True)
+
     with contextlib.ExitStack() as stack:
         stop = None if saving is None else stack.enter_context(interruption.watched())
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet)))
-        observer: Observer = shown
-        if tracking is not None:
-            observer = Several([progress.Places({} if quiet else tracking.places), shown, tracking])
+        listeners: list[Listener] = [note_loading, say_places, shown]
         results = training.run(
             config,
             root=root,
-            observer=observer,
+            on_event=to_all(*listeners, *([] if tracking is None else [tracking])),
+            loss_every=0 if tracking is None else tracking.loss_every,
             saving=saving,
             stop=stop,
-            loaded=lambda: loaded.append(time.perf_counter() - began),
         )
     seconds = time.perf_counter() - began
     return RunResult(tuple(results), _environment(config, asked), seconds, min(loaded, default=0.0))

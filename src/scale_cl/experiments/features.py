@@ -22,9 +22,9 @@ from scale_cl.learners import Learner
 from scale_cl.results import SeedResult
 from scale_cl.streams import Stream
 from scale_cl.training.config import Config
+from scale_cl.training.events import Listener
 from scale_cl.training.loop import train
 from scale_cl.training.machine import prepare
-from scale_cl.training.observer import Observer
 from scale_cl.training.run import build_learner, build_stream
 
 NAME = "features.safetensors"
@@ -33,7 +33,7 @@ _CHUNK = 500
 
 
 def train_and_keep_features(
-    config: Config, folder: Path, root: Path | None, observer: Observer | None = None
+    config: Config, folder: Path, root: Path | None, on_event: Listener | None = None
 ) -> list[SeedResult]:
     """Train the one seed of `config`; before its result is written, its features are in `folder`."""
     device = prepare(config.run)
@@ -41,7 +41,7 @@ def train_and_keep_features(
     stream = build_stream(config, seed, root)
     learner = build_learner(config, stream, seed, device)
     batch = config.run.batch_size
-    result = train(learner, stream, batch_size=batch, observer=observer, config=config.as_dict())
+    result = train(learner, stream, batch_size=batch, on_event=on_event, config=config.as_dict())
     features, task = test_features(learner, stream)
     kept = {"features": features, "task": task}
     own = own_accuracy(learner, torch.from_numpy(features), torch.from_numpy(task))

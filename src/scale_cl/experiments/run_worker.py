@@ -15,8 +15,9 @@ from scale_cl.experiments.planning import PlannedRun, config_of, key_of
 from scale_cl.experiments.rerun_command import arguments
 from scale_cl.experiments.result_index import ALONE, Finished
 from scale_cl.results import RunResult
-from scale_cl.training import NoObserver, Observer, checkpointing, run_note
+from scale_cl.training import Event, Listener, checkpointing, run_note
 from scale_cl.training.environment import describe
+from scale_cl.training.events import Started, Stepped
 from scale_cl.training.machine import choose_device
 
 _PATIENCE = 10.0  # seconds that the folder of a process which was killed may stay locked
@@ -36,7 +37,7 @@ def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
     }
 
 
-def carry_out(message: dict[str, Any], observer: Observer | None = None, *, patience: float | None = None) -> None:
+def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, patience: float | None = None) -> None:
     """Do the run of a message; when this returns, its folder holds a valid result.
 
     For `patience` seconds, a few unless told otherwise, the folder may be locked by a process that is being ended.
@@ -53,15 +54,15 @@ def carry_out(message: dict[str, Any], observer: Observer | None = None, *, pati
     with _locked(run.folder, _PATIENCE if patience is None else patience):
         if not is_done(run):
             _remove_half_written(run.folder)
-            _train(run, root, message["words"], observer)
+            _train(run, root, message["words"], on_event)
 
 
-def _train(run: PlannedRun, root: Path | None, words: list[str], observer: Observer | None) -> None:
+def _train(run: PlannedRun, root: Path | None, words: list[str], on_event: Listener | None) -> None:
     began = time.perf_counter()
     if run.features:
-        seeds = train_and_keep_features(run.config, run.folder, root, observer)
+        seeds = train_and_keep_features(run.config, run.folder, root, on_event)
     else:
-        seeds = training.run(run.config, root=root, observer=observer)
+        seeds = training.run(run.config, root=root, on_event=on_event)
     seconds = time.perf_counter() - began
     environment = describe(choose_device(run.config.run.device), run.config.run.threads, words)
     environment |= {ALONE: run.alone, "experiment": run.experiment}
@@ -118,18 +119,16 @@ def _remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
 
 
-class Pace(NoObserver):
-    """Tells how much of a run's steps is done, from 0 to 1, about once a second."""
+class Pace:
+    """A listener that reports the fraction of a run's steps that are done, about once per second."""
 
     def __init__(self, tell: Callable[[float], None]) -> None:
         self._tell, self._steps, self._told = tell, 1, time.monotonic()
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        """Note how many steps there are."""
-        self._steps = max(1, steps)
-
-    def stepped(self, steps: int) -> None:
-        """Tell, unless it was told just now."""
-        if time.monotonic() - self._told >= 1:
+    def __call__(self, event: Event) -> None:
+        """Report the fraction, unless it was reported just now."""
+        if isinstance(event, Started):
+            self._steps = max(1, event.steps)
+        elif isinstance(event, Stepped) and time.monotonic() - self._told >= 1:
             self._told = time.monotonic()
-            self._tell(steps / self._steps)
+            self._tell(event.steps / self._steps)

@@ -11,13 +11,11 @@ import torch
 from scale_cl.errors import CheckpointError, ConfigError, DataError
 from scale_cl.export.export_task import Subject, subject_of
 from scale_cl.learners import Learner, State
-from scale_cl.learners.joint import Joint
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint, checkpointing, run_note
 from scale_cl.training.checkpoint import Checkpoint
 from scale_cl.training.config import Config
-from scale_cl.training.joint import JointRun
-from scale_cl.training.learner_run import LearnerRun
+from scale_cl.training.learner_run import learner_run
 from scale_cl.training.run import build_learner, build_stream
 
 _log = logging.getLogger("scale_cl")
@@ -86,12 +84,12 @@ def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint
     number, step = found.position
     if step == 0:  # nothing was begun that is not done
         return Trained(learner, classes, preprocess, None, ())
-    lane = JointRun(learner, stream) if isinstance(learner, Joint) else LearnerRun(learner, stream)
+    lane = learner_run(learner, stream)
     if number >= len(lane.stages):
         raise CheckpointError(f"a checkpoint of {stream.name} is damaged: it is {step} steps past the last task")
     stage = lane.stages[number]
     steps = learner.epochs * -(-stage.samples // config.run.batch_size)
-    joint = isinstance(learner, Joint)
+    joint = learner.order == "joint"
     what = f"training on {stage.name}" if joint else f"task {stage.name}"
     far = f"{step} of {steps} steps" + (", not closed yet" if step >= steps else "")
     return Trained(

@@ -93,6 +93,7 @@ class Learner:
     config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
     config: Any
     traits: ClassVar[Traits] = Traits()
+    order: ClassVar[Literal["tasks", "joint"]] = "tasks"  # how the training loop presents the samples
     name: str = ""  # as the catalog has it; results carry it
 
     def __init__(

@@ -28,6 +28,7 @@ class Joint(Learner):
     """Plain SGD on the batch, whatever tasks its samples are of."""
 
     config_class = JointConfig
+    order = "joint"
     config: JointConfig
 
     def observe_mixed(self, x: Tensor, y: Tensor, task: Tensor) -> StepStats:

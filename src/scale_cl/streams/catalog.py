@@ -34,6 +34,7 @@ class Entry:
     test: int
     classes_per_task: int = 0  # 0: a permuted stream, in which every task has all classes
     class_order: int | Literal["natural"] = "natural"  # of a split stream, unless another is asked for
+    channels: int = 3  # of its images
 
     @property
     def tasks(self) -> int:
@@ -42,8 +43,8 @@ class Entry:
 
 
 ENTRIES = {
-    "digits": Entry("digits", "scikit-learn's 8x8 digits, pixels permuted", 3, 10, 1000, 500),
-    "pmnist": Entry("mnist", "MNIST, pixels permuted", 3, 20, 1000, 1000),
+    "digits": Entry("digits", "scikit-learn's 8x8 digits, pixels permuted", 3, 10, 1000, 500, channels=1),
+    "pmnist": Entry("mnist", "MNIST, pixels permuted", 3, 20, 1000, 1000, channels=1),
     "scifar10": Entry("cifar10", "CIFAR-10, 2 classes a task", 0, 5, 10000, 2000, 2),
     "scifar100": Entry("cifar100", "CIFAR-100, 5 classes a task", 3, 17, 2500, 500, 5, class_order=0),
     "sminiimagenet": Entry("mini-imagenet", "mini-ImageNet, 5 classes a task", 3, 17, 2400, 600, 5, class_order=0),

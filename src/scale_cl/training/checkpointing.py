@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -24,7 +24,9 @@ from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint, Position
 from scale_cl.training.device_to_host import HostCopy
 from scale_cl.training.learner_run import LearnerRun
-from scale_cl.training.parallel import Runners
+
+if TYPE_CHECKING:
+    from scale_cl.training.loop import Runners
 
 FOLDER = "checkpoints"
 _NO_MATTER = {"seed", "seeds", "processes", "keep_state", "on_divergence"}  # what does not change a seed's bits

@@ -23,7 +23,7 @@ from scale_cl.learners import Compute, Learner, LearnerConfig, registry
 from scale_cl.memory import first_tasks
 from scale_cl.ragged_rows import FIRST_ROOM
 from scale_cl.streams import InputSpec
-from scale_cl.training.evaluation import CHUNK
+from scale_cl.training.learner_run import CHUNK
 
 _BUILT = 64  # tasks that are built; beyond, growth goes on as it was from half of these on
 _ROW = 58  # bytes of a memory's row beside the sample: label, task, number, two flags, where its logits lie

@@ -5,10 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ from scale_cl import streams
 from scale_cl.errors import Interrupted, ScaleClError
 from scale_cl.learners import Learner, registry
 from scale_cl.results import SeedResult
+from scale_cl.streams import catalog
 from scale_cl.streams.user_streams import load_own
 from scale_cl.training import interruption
 from scale_cl.training.checkpointing import Checkpointer
 from scale_cl.training.config import Config
+from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted
 from scale_cl.training.loop import train, train_many
 from scale_cl.training.machine import choose_device, compile_kernels, compute, prepare
 from scale_cl.training.memory_check import check_fits
-from scale_cl.training.observer import NoObserver, Observer, Recorder, loss_interval
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Saving:
     directory: Path
     resume: bool = False
 
-    def keeper(self, config: Config, stop: Callable[[], bool] | None) -> Checkpointer:
+    def checkpointer(self, config: Config, stop: Callable[[], bool] | None) -> Checkpointer:
         """What writes them, as the config says."""
         c = config.run
         return Checkpointer(
@@ -55,35 +57,34 @@ class _Around:
     root: Path | None
     saving: Saving | None
     stop: Callable[[], bool] | None
-    loaded: Callable[[], object]
+    tell: Listener
+    loss_every: int
 
-    def keeper(self, config: Config) -> Checkpointer | None:
+    def checkpointer(self, config: Config) -> Checkpointer | None:
         """What writes checkpoints, if any are to be written."""
-        return None if self.saving is None else self.saving.keeper(config, self.stop)
+        return None if self.saving is None else self.saving.checkpointer(config, self.stop)
 
 
 def run(
     config: Config,
     *,
     root: Path | None = None,
-    observer: Observer | None = None,
+    on_event: Listener | None = None,
+    loss_every: int = 0,
     saving: Saving | None = None,
     stop: Callable[[], bool] | None = None,
-    loaded: Callable[[], object] | None = None,
 ) -> list[SeedResult]:
     """Build the streams and learners of every seed and train them; `root` is where the data lies.
 
-    With `saving`, checkpoints are written; `stop` is asked after every step or block of them and ends the run with
-    `Interrupted`. `loaded` is called when the data are read (of the first seed, where seeds go one after another).
+    With `saving`, checkpoints are written; `stop` is asked after every step or block of steps and ends the run with
+    `Interrupted`. `on_event` and `loss_every` are as for `train`.
     """
-    around = _Around(root, saving, stop, loaded or _nothing)
+    around = _Around(root, saving, stop, on_event or _ignore, loss_every)
     device = choose_device(config.run.device)
     if device.type == "cuda":
-        return _side_by_side(config, around, observer)
+        return _side_by_side(config, around)
     processes = min(len(config.seeds), config.run.processes or max(1, _cores() // config.run.threads))
-    if processes > 1:
-        return _over_processes(config, around, observer or NoObserver(), processes)
-    return _one_by_one(config, around, observer)
+    return _over_processes(config, around, processes) if processes > 1 else _one_by_one(config, around)
 
 
 def build_stream(config: Config, seed: int, root: Path | None) -> streams.Stream:
@@ -102,54 +103,67 @@ def build_learner(config: Config, stream: streams.Stream, seed: int, device: tor
     return learner
 
 
-def _side_by_side(config: Config, around: _Around, observer: Observer | None) -> list[SeedResult]:
+def _side_by_side(config: Config, around: _Around) -> list[SeedResult]:
     device = prepare(config.run)
-    if config.stream.name not in ("digits", "pmnist"):
+    if _uses_convolutions(config):
         compile_kernels(config.run, device)
     tracks = [build_stream(config, seed, around.root) for seed in config.seeds]
-    around.loaded()
+    around.tell(Loaded())
     check_fits(config, tracks[0], device, learners=len(tracks))
     learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, config.seeds, strict=True)]
-    batch, keeper = config.run.batch_size, around.keeper(config)
-    return train_many(learners, tracks, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
+    return train_many(
+        learners,
+        tracks,
+        batch_size=config.run.batch_size,
+        on_event=around.tell,
+        loss_every=around.loss_every,
+        config=config.as_dict(),
+        checkpointer=around.checkpointer(config),
+    )
 
 
-def _one_by_one(config: Config, around: _Around, observer: Observer | None) -> list[SeedResult]:
-    watcher = _Together(observer or NoObserver(), config.seeds)
-    results = [_one(config, seed, around, watcher.of(seed)) for seed in config.seeds]
-    watcher.close()
-    return results
+def _uses_convolutions(config: Config) -> bool:
+    """Whether the learner's network is a ResNet, as far as the config tells before the data is read."""
+    own = config.own_data
+    channels = catalog.entry(config.stream.name).channels if own is None else own.channels
+    return config.learner.backbone == "resnet18" or (config.learner.backbone == "auto" and channels == 3)
 
 
-def _one(config: Config, seed: int, around: _Around, observer: Observer) -> SeedResult:
+def _one_by_one(config: Config, around: _Around) -> list[SeedResult]:
+    merged = _MergedEvents(around.tell, config.seeds)
+    return [_one(config, seed, replace(around, tell=partial(merged.take, seed))) for seed in config.seeds]
+
+
+def _one(config: Config, seed: int, around: _Around) -> SeedResult:
     device = prepare(config.run)
     stream = build_stream(config, seed, around.root)
-    around.loaded()
+    around.tell(Loaded())
     check_fits(config, stream, device, learners=1)
-    learner = build_learner(config, stream, seed, device)
-    batch, keeper = config.run.batch_size, around.keeper(config)
-    return train(learner, stream, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
+    return train(
+        build_learner(config, stream, seed, device),
+        stream,
+        batch_size=config.run.batch_size,
+        on_event=around.tell,
+        loss_every=around.loss_every,
+        config=config.as_dict(),
+        checkpointer=around.checkpointer(config),
+    )
 
 
-def _over_processes(config: Config, around: _Around, observer: Observer, processes: int) -> list[SeedResult]:
-    """Each seed in a process of its own turn; a thread passes on what they report."""
+def _over_processes(config: Config, around: _Around, processes: int) -> list[SeedResult]:
+    """Each seed in a process; a thread passes their events on."""
     first = build_stream(config, config.seeds[0], around.root)  # bad data fails here, once and clearly
-    around.loaded()
+    merged = _MergedEvents(around.tell, config.seeds)
+    merged.take(config.seeds[0], Loaded())
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
     spawn = multiprocessing.get_context("spawn")
     events, stopping = spawn.SimpleQueue(), spawn.Event()
-    watcher = _Together(observer, config.seeds)
-    listener = threading.Thread(target=watcher.listen, args=(events,), daemon=True)
+    listener = threading.Thread(target=merged.listen, args=(events,), daemon=True)
     listener.start()
-
-    def hear_out() -> None:  # all that was sent is passed on: the queue is read in order, and this is its last
-        events.put(None)
-        listener.join(timeout=10)
-
     try:
         with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=(events, stopping)) as pool:
             with interruption.blocked():
-                given = around.root, around.saving, loss_interval(observer)
+                given = around.root, around.saving, around.loss_every
                 futures = [pool.submit(_seed_in_process, config, seed, *given) for seed in config.seeds]
             try:
                 while wait(futures, timeout=_PATIENCE, return_when=FIRST_EXCEPTION).not_done:
@@ -158,17 +172,15 @@ def _over_processes(config: Config, around: _Around, observer: Observer, process
                     if any(future.done() and future.exception() for future in futures):
                         break
                 else:
-                    results = [future.result() for future in futures]
-                    hear_out()
-                    watcher.close()
-                    return results
-            finally:  # an error, or the wish to stop: whoever still runs saves and ends
+                    return [future.result() for future in futures]
+            finally:  # an error, or the wish to stop: seeds that still run save and end
                 stopping.set()
                 pool.shutdown(wait=True, cancel_futures=True)
     except BrokenProcessPool:
         raise ScaleClError(_KILLED) from None
     finally:
-        hear_out()
+        events.put(None)  # the queue is read in order: everything that was sent before is passed on
+        listener.join(timeout=10)
     raise _reason(futures)
 
 
@@ -194,12 +206,13 @@ def _enter_process(events: Any, stopping: Any) -> None:
     interruption.die_with_parent()
 
 
-def _seed_in_process(config: Config, seed: int, root: Path | None, saving: Saving | None, every: int) -> SeedResult:
-    around = _Around(root, saving, _stopping.is_set, _nothing)
-    return _one(config, seed, around, _Sender(_events, seed, every))
+def _seed_in_process(
+    config: Config, seed: int, root: Path | None, saving: Saving | None, loss_every: int
+) -> SeedResult:
+    return _one(config, seed, _Around(root, saving, _stopping.is_set, _Sender(_events, seed), loss_every))
 
 
-def _nothing() -> None:
+def _ignore(event: Event) -> None:
     pass
 
 
@@ -208,88 +221,53 @@ def _cores() -> int:
 
 
 class _Sender:
-    """The observer of a seed in a process: passes on what happens, steps in groups."""
+    """Sends the events of one seed from its process to the parent; of its steps only every twentieth."""
 
-    _GROUP = 20
+    _EVERY = 20
 
-    def __init__(self, events: Any, seed: int, loss_every: int) -> None:
+    def __init__(self, events: Any, seed: int) -> None:
         self._events, self._seed, self._all = events, seed, 0
-        self.loss_every = loss_every
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        self._all = steps
-        self._send("started", stream, learner, seeds, tasks, steps)
-
-    def task_started(self, task: int, name: str, steps: int) -> None:
-        self._send("task_started", task, name, steps)
-
-    def stepped(self, steps: int) -> None:
-        if steps % self._GROUP == 0 or steps == self._all:
-            self._send("stepped", steps)
-
-    def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
-        self._send("evaluated", seed, task, accuracies)
-
-    def losses(self, seed: int, step: int, terms: Mapping[str, float]) -> None:
-        self._send("losses", seed, step, dict(terms))
-
-    def restored(self, seed: int, steps: int, matrix: list[list[float | None]]) -> None:
-        self._send("restored", seed, steps, matrix)
-
-    def finished(self) -> None:
-        self._send("finished")
-
-    def _send(self, what: str, *values: object) -> None:
-        self._events.put((self._seed, what, values))
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._all = event.steps
+        if isinstance(event, Stepped) and event.steps % self._EVERY and event.steps != self._all:
+            return
+        self._events.put((self._seed, event))
 
 
-class _Together:
-    """Makes one run of several seeds that do not keep step: counts are means over the seeds."""
+class _MergedEvents:
+    """Passes on the events of seeds that train independently as those of one run."""
 
-    def __init__(self, observer: Observer, seeds: list[int]) -> None:
-        self._observer, self._seeds = observer, seeds
+    def __init__(self, tell: Listener, seeds: list[int]) -> None:
+        self._tell = tell
         self._steps = dict.fromkeys(seeds, 0)
-        self._began = False
+        self._loaded = self._started = False
         self._task = -1
-        self.loss_every = loss_interval(observer)
-
-    def of(self, seed: int) -> Observer:
-        """What one seed reports to, in the same process."""
-        return _Direct(self, seed)
+        self._training = set(seeds)
 
     def listen(self, events: Any) -> None:
         """Pass on what processes send, until None."""
-        while (event := events.get()) is not None:
-            self.take(*event)
+        while (sent := events.get()) is not None:
+            self.take(*sent)
 
-    def take(self, seed: int, what: str, values: tuple[Any, ...]) -> None:
-        """One report of one seed."""
-        if what == "started" and not self._began:
-            self._began = True
-            stream, learner, _, tasks, steps = values
-            self._observer.started(stream, learner, self._seeds, tasks, steps)
-        elif what == "task_started" and values[0] > self._task:
-            self._task = values[0]
-            self._observer.task_started(*values)
-        elif what == "stepped":
-            self._steps[seed] = values[0]
-            self._observer.stepped(sum(self._steps.values()) // len(self._steps))
-        elif what == "evaluated":
-            self._observer.evaluated(*values)
-        elif what in ("losses", "restored") and isinstance(self._observer, Recorder):
-            getattr(self._observer, what)(*values)
-
-    def close(self) -> None:
-        """All seeds are done."""
-        self._observer.finished()
-
-
-class _Direct(_Sender):
-    _GROUP = 1
-
-    def __init__(self, together: _Together, seed: int) -> None:
-        super().__init__(None, seed, together.loss_every)
-        self._together = together
-
-    def _send(self, what: str, *values: object) -> None:
-        self._together.take(self._seed, what, values)
+    def take(self, seed: int, event: Event) -> None:
+        """Pass on an event of one seed, if it is one of the whole run as well."""
+        match event:
+            case Loaded():
+                new, self._loaded = not self._loaded, True
+            case Started():
+                new, self._started = not self._started, True
+                event = replace(event, seeds=tuple(self._steps))
+            case TaskStarted(task=task):
+                new, self._task = task > self._task, max(task, self._task)
+            case Stepped(steps=steps):
+                self._steps[seed] = steps
+                new, event = True, Stepped(sum(self._steps.values()) // len(self._steps))
+            case Finished():
+                self._training.discard(seed)
+                new = not self._training
+            case _:
+                new = True
+        if new:
+            self._tell(event)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scale_cl.streams import InputSpec, Stream, Task, TaskInfo
     from scale_cl.training import train, train_many
     from scale_cl.training.config import Config, resolve
+    from scale_cl.training.run import run
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "Task": "scale_cl.streams",
     "TaskInfo": "scale_cl.streams",
     "resolve": "scale_cl.training.config",
+    "run": "scale_cl.training.run",
     "train": "scale_cl.training",
     "train_many": "scale_cl.training",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "learners",
     "metrics",
     "resolve",
+    "run",
     "streams",
     "train",
     "train_many",

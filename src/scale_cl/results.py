@@ -1,6 +1,8 @@
-"""The result of a run, what made it, and its form on disk: `DIR/result.json` and one file a seed under `DIR/seeds/`.
+"""The result of a run and its form on disk: `DIR/result.json`, and one file per seed under `DIR/seeds/`.
 
 Everything but `seconds_*` and `environment` is a function of the config and the seed.
+
+Schema 2 adds `preset`, `scenario` and `streams`. In results of schema 1, which are read, preset and scenario are None.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from scale_cl import files, metrics
 from scale_cl.errors import ResultError
 from scale_cl.json_format import Format
 
-SCHEMA = 1
+SCHEMA = 2
 RESULT_NAME = "result.json"
 SEEDS_FOLDER = "seeds"
 MEASURES = ("acc", "fm", "la", "bwt")
@@ -25,8 +27,16 @@ _LARGEST = 1 << 30  # bytes
 
 
 @dataclass(frozen=True)
+class StreamTasks:
+    """A stream that a learner was trained on, and how many of the result's tasks are its."""
+
+    name: str
+    tasks: int
+
+
+@dataclass(frozen=True)
 class SeedResult:
-    """One learner trained once through one stream."""
+    """One learner, trained once on one stream (or on several, one after another)."""
 
     stream: str
     learner: str
@@ -36,6 +46,14 @@ class SeedResult:
     matrix: list[list[float | None]]  # [T][T] percent, unrounded: row = after learning that task, column = tested task
     seconds_train: float
     seconds_eval: float
+    preset: str | None = None  # name of the preset that the settings began with; None: unknown
+    scenario: str | None = None  # "task", "domain" or "class"; None: unknown
+    streams: tuple[StreamTasks, ...] = ()  # in order of training; by default `stream` alone
+
+    def __post_init__(self) -> None:
+        """By default, all tasks are those of the one stream."""
+        if not self.streams:
+            object.__setattr__(self, "streams", (StreamTasks(self.stream, len(self.tasks)),))
 
     @property
     def acc(self) -> float | None:
@@ -60,15 +78,15 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The seeds of one run and the environment that made them."""
+    """The seeds of one run, and the environment they were made in."""
 
     seeds: tuple[SeedResult, ...]
     environment: dict[str, Any] = field(default_factory=dict)
-    seconds_wall: float = 0.0  # of all seeds together, data included
-    seconds_load: float = 0.0  # of those, until the data were read (0: not noted)
+    seconds_wall: float = 0.0  # of all seeds together, including the loading of data
+    seconds_load: float = 0.0  # of these, until the data was loaded (0: unknown)
 
     def __post_init__(self) -> None:
-        """Refuse seeds that do not belong together."""
+        """Refuse seeds that are not of one run."""
         if not self.seeds:
             raise ResultError("a result needs at least one seed")
         first = self.seeds[0]
@@ -92,7 +110,7 @@ class RunResult:
         return self.seeds[0].learner
 
     def values(self, measure: str) -> list[float | None]:
-        """One of acc, fm, la, bwt for every seed."""
+        """The values of acc, fm, la or bwt, one per seed."""
         return [getattr(seed, measure) for seed in self.seeds]
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,7 +119,10 @@ class RunResult:
             "schema": SCHEMA,
             "kind": "run",
             "stream": self.stream,
+            "streams": [vars(part) for part in self.seeds[0].streams],
+            "scenario": self.seeds[0].scenario,
             "learner": self.learner,
+            "preset": self.seeds[0].preset,
             "config": self.seeds[0].config,
             "seeds": [s.seed for s in self.seeds],
             **{measure: self.values(measure) for measure in MEASURES},
@@ -124,7 +145,7 @@ class RunResult:
         )
 
     def write(self, directory: Path) -> Path:
-        """Write one file a seed and `result.json`, over an earlier result if there is one; returns its path."""
+        """Write one file per seed and `result.json`, replacing an earlier result; returns the path of the latter."""
         directory.mkdir(parents=True, exist_ok=True)
         coming, going = (directory / f".{SEEDS_FOLDER}-{word}" for word in ("coming", "going"))
         try:
@@ -143,7 +164,7 @@ class RunResult:
 
 
 def percent(values: Sequence[float | None]) -> str:
-    """`80.6 ± 0.4`; without the deviation for one value, a dash for an undefined measure."""
+    """Mean and deviation as `80.6 ± 0.4`; one value has no deviation, an undefined measure is a dash."""
     mean, deviation = metrics.mean_and_deviation(values)
     if mean is None:
         return "-"
@@ -162,7 +183,10 @@ def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any
         "schema": SCHEMA,
         "kind": "seed",
         "stream": seed.stream,
+        "streams": [vars(part) for part in seed.streams],
+        "scenario": seed.scenario,
         "learner": seed.learner,
+        "preset": seed.preset,
         "config": seed.config,
         "seed": seed.seed,
         **{measure: getattr(seed, measure) for measure in MEASURES},
@@ -199,7 +223,7 @@ def read_seed(path: Path) -> SeedResult:
 
 
 class _Damage:
-    """Turns what goes wrong in reading a file's content into a ResultError that names the file."""
+    """Turns errors in reading a file's content into a ResultError that names the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -231,6 +255,7 @@ def _seed_of(row: dict[str, Any]) -> SeedResult:
         matrix=_checked_matrix(row["matrix"], len(tasks)),
         seconds_train=float(row["seconds_train"]),
         seconds_eval=float(row["seconds_eval"]),
+        **_since_schema_2(row, len(tasks)),
     )
     for measure in MEASURES:
         stored, computed = row[measure], getattr(seed, measure)
@@ -238,6 +263,17 @@ def _seed_of(row: dict[str, Any]) -> SeedResult:
             shown = reprlib.repr(stored)
             raise ValueError(f"{measure} of seed {seed.seed} is {shown}, but its matrix gives {computed}")
     return seed
+
+
+def _since_schema_2(row: dict[str, Any], tasks: int) -> dict[str, Any]:
+    """What a file of schema 1 does not have."""
+    if row["schema"] < 2:
+        return {}
+    streams = tuple(StreamTasks(_typed(part, "name", str), _typed(part, "tasks", int)) for part in row["streams"])
+    if sum(part.tasks for part in streams) != tasks:
+        raise ValueError(f"streams have {sum(part.tasks for part in streams)} tasks, but the result has {tasks}")
+    preset, scenario = (None if row[key] is None else _typed(row, key, str) for key in ("preset", "scenario"))
+    return {"preset": preset, "scenario": scenario, "streams": streams}
 
 
 def _agree(stored: object, computed: float | None) -> bool:

@@ -20,13 +20,17 @@ def asked_for(run: PlannedRun) -> Config:
     options = dict(zip(words[1::2], words[2::2], strict=True))
     pairs = zip(words[1::2], words[2::2], strict=True)
     return resolve(
-        stream=options["--stream"], learner=options["--learner"], assignments=[v for k, v in pairs if k == "--set"]
+        stream=options["--stream"],
+        learner=options["--learner"],
+        preset=options.get("--preset"),
+        assignments=[v for k, v in pairs if k == "--set"],
     )
 
 
 def test_every_run_of_every_experiment_is_repeated_exactly(tmp_path: Path) -> None:
     for name in ("main", "memory", "ablation", "sensitivity"):
-        request = Request(tmp_path, ("digits",), seeds=(0, 3), tasks=2, device="cpu", threads=2)
+        preset = "paper" if name == "ablation" else None
+        request = Request(tmp_path, ("digits",), seeds=(0, 3), tasks=2, device="cpu", threads=2, preset=preset)
         for run in plan(chosen(name), request, gpu=name == "memory").runs:
             assert asked_for(run) == run.config
 

@@ -76,7 +76,7 @@ def test_seeds_one_by_one_and_over_processes_are_tracked_alike(tmp_path: Path) -
     for processes, pages in enumerate(each, start=1):
         config = resolve(stream="digits", learner="er", options={**options, "run.processes": processes})
         with tracking([pages], tmp_path, every=3) as tracker:
-            results = run(config, on_event=to_all(CrashAt(10**9), tracker), loss_every=3)
+            results = run(config, on_event=to_all(CrashAt(10**9), tracker), loss_every=3).seeds
         matrices.append([result.matrix for result in results])
         for seed in (0, 1):
             assert list(pages.curves[seed, "loss/loss"]) == [3, 6, 9, 10, 12, 15, 18, 20]

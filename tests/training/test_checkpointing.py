@@ -13,8 +13,9 @@ from scale_cl.learners import Compute, Learner, registry
 from scale_cl.streams import Stream
 from scale_cl.training import Event, checkpoint, memory_editing, train, train_many
 from scale_cl.training.checkpoint import found
-from scale_cl.training.checkpointing import Checkpointer, fingerprint, seed_folder
+from scale_cl.training.checkpointing import Checkpointer, fingerprint
 from scale_cl.training.events import Stepped
+from scale_cl.training.run_directory import RunDirectory
 from tests.learners.sameness import differences
 from tests.training.small_streams import colours, few_digits
 
@@ -90,7 +91,7 @@ def test_seeds_side_by_side_may_have_stopped_at_different_places(tmp_path: Path)
         )
     again = [make("scale", s, s.seed) for s in streams[1:2]]
     train_many(again, streams[1:2], checkpointer=Checkpointer(tmp_path, resume=True))  # one of them is finished now
-    for path in seed_folder(tmp_path, 2).iterdir():
+    for path in RunDirectory(tmp_path).checkpoints_of(2).iterdir():
         path.unlink()  # and one at the start
     resumed = [make("scale", s, s.seed) for s in streams]
     results = train_many(resumed, streams, checkpointer=Checkpointer(tmp_path, resume=True))
@@ -104,7 +105,7 @@ def test_at_most_as_many_steps_are_repeated_as_lie_between_checkpoints(tmp_path:
         folder = tmp_path / str(crash)
         with pytest.raises(Crash):
             train(make("finetune", stream), stream, on_event=CrashAt(crash), checkpointer=Checkpointer(folder, every=3))
-        newest = found(seed_folder(folder, 0))
+        newest = found(RunDirectory(folder).checkpoints_of(0))
         done = 0
         if newest:
             stage, step = map(int, newest[0].stem.split("-")[1:])
@@ -118,7 +119,7 @@ def test_the_last_few_are_kept_and_by_time_there_is_one_a_step(tmp_path: Path) -
         train(
             make("er", stream), stream, on_event=CrashAt(11), checkpointer=Checkpointer(tmp_path, seconds=1e-9, kept=3)
         )
-    names = [p.stem for p in found(seed_folder(tmp_path, 0))]
+    names = [p.stem for p in found(RunDirectory(tmp_path).checkpoints_of(0))]
     assert names == ["at-00001-00000004", "at-00001-00000003", "at-00001-00000002"]
 
 
@@ -132,7 +133,7 @@ def test_being_asked_to_stop_ends_the_step_and_saves(tmp_path: Path) -> None:
 
     with pytest.raises(Interrupted, match=f"scale-cl resume {tmp_path}"):
         train(make("er", stream), stream, on_event=ask, checkpointer=Checkpointer(tmp_path, stop=lambda: bool(asked)))
-    assert found(seed_folder(tmp_path, 0))[0].stem == "at-00001-00000002"
+    assert found(RunDirectory(tmp_path).checkpoints_of(0))[0].stem == "at-00001-00000002"
     result = train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
     assert result.matrix == train(make("er", stream), stream).matrix
 
@@ -140,7 +141,7 @@ def test_being_asked_to_stop_ends_the_step_and_saves(tmp_path: Path) -> None:
 def stopped(folder: Path, stream: Stream, name: str = "er") -> list[Path]:
     with pytest.raises(Crash):
         train(make(name, stream), stream, on_event=CrashAt(13), checkpointer=Checkpointer(folder, every=5))
-    return found(seed_folder(folder, 0))
+    return found(RunDirectory(folder).checkpoints_of(0))
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
@@ -218,7 +219,7 @@ def test_a_finished_seed_gives_its_result_without_a_step(tmp_path: Path) -> None
 def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     stream = few_digits()
     stopped(tmp_path, stream)
-    before = checkpoint.read(found(seed_folder(tmp_path, 0))[0])
+    before = checkpoint.read(found(RunDirectory(tmp_path).checkpoints_of(0))[0])
     result = train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
     assert result.seconds_train > before.seconds_train > 0
     assert result.seconds_eval > before.seconds_eval > 0

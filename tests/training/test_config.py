@@ -91,3 +91,18 @@ def test_every_setting_has_a_line_of_documentation() -> None:
             for row in explain(settings):
                 assert row.doc, f"{name}: {row.name} says nothing"
                 assert "\n" not in row.doc
+
+
+def test_the_preset_is_recorded_and_comes_from_the_option_or_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("preset: paper\nlearner: er\n")
+    assert resolve().preset == "ours"
+    assert resolve(preset="paper").preset == "paper"
+    assert resolve(file=file).preset == "paper"
+    assert resolve(file=file, preset="ours").preset == "ours"
+    assert Config.from_dict(resolve().as_dict(), preset="paper") == resolve(preset="paper")
+    with pytest.raises(ConfigError, match="unknown preset 'papr'; did you mean 'paper'"):
+        resolve(preset="papr")
+    file.write_text("preset: [paper]\n")
+    with pytest.raises(ConfigError, match="'preset' must be a name, found list"):
+        resolve(file=file)

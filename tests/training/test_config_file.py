@@ -16,7 +16,7 @@ SECTIONS = ("stream", "learner", "run")
 
 def read(folder: Path, text: str, name: str = "c.yaml") -> dict[str, dict[str, Any]]:
     (folder / name).write_text(text)
-    return read_config_file(folder / name, SECTIONS)
+    return read_config_file(folder / name, SECTIONS)[0]
 
 
 def test_sections_that_are_absent_or_empty_hold_nothing(tmp_path: Path) -> None:

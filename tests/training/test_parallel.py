@@ -18,10 +18,11 @@ from scale_cl.errors import InputError, Interrupted
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
 from scale_cl.training import Event, checkpoint, loop, train_many
-from scale_cl.training.checkpointing import Checkpointer, seed_folder
+from scale_cl.training.checkpointing import Checkpointer
 from scale_cl.training.events import Stepped
 from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.loop import Runners, runners_of
+from scale_cl.training.run_directory import RunDirectory
 
 STEPS = 30  # a task
 BLOCK = 25
@@ -72,7 +73,7 @@ def test_checkpoints_come_when_they_are_due_and_serve(threaded: None, tmp_path: 
     steps = {
         checkpoint.read(path).state["meta"]["steps"]
         for seed in (0, 1)
-        for path in checkpoint.found(seed_folder(tmp_path, seed))
+        for path in checkpoint.found(RunDirectory(tmp_path).checkpoints_of(seed))
     }
     assert {7, 14, 21} <= steps
     resumed = train_many(*made([0, 1]), checkpointer=Checkpointer(tmp_path, every=7, resume=True))

@@ -11,8 +11,9 @@ import pytest
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.learners import Learner
 from scale_cl.training import Event, checkpoint, train
-from scale_cl.training.checkpointing import Checkpointer, seed_folder
+from scale_cl.training.checkpointing import Checkpointer
 from scale_cl.training.events import Stepped, to_all
+from scale_cl.training.run_directory import RunDirectory
 from tests.learners.sameness import differences
 from tests.training.small_streams import few_digits
 from tests.training.test_checkpointing import Crash, CrashAt, make
@@ -92,4 +93,4 @@ def test_what_could_not_be_written_is_told(fails: int, tmp_path: Path, monkeypat
 
 
 def found(directory: Path) -> list[Path]:
-    return checkpoint.found(seed_folder(directory, 0))
+    return checkpoint.found(RunDirectory(directory).checkpoints_of(0))

@@ -55,8 +55,8 @@ def bench(
     from scale_cl.bench import BenchSettings, measure
     from scale_cl.bench import history as kept
     from scale_cl.bench.figure import draw
-    from scale_cl.cli.output import new_directory
     from scale_cl.files import write_json
+    from scale_cl.training.run_directory import new_directory
 
     settings = BenchSettings(
         parts=_known_parts(parts or list(_PARTS)),

@@ -21,7 +21,7 @@ def config_text(config: Config) -> str:
         ("learner", config.learner),
         ("run", config.run),
     ]
-    lines = []
+    lines = [_line("preset", config.preset, "settings that the learner begins with: paper or ours").removeprefix("  ")]
     for section, settings in sections:
         lines.append(f"{section}:")
         if section == "learner":

@@ -18,13 +18,12 @@ from scale_cl.cli.export import export
 from scale_cl.cli.memory import app as memory_app
 from scale_cl.cli.report import report
 from scale_cl.cli.reproduce import reproduce
-from scale_cl.cli.resume import resume
-from scale_cl.cli.run import run
+from scale_cl.cli.run import resume, run
 from scale_cl.cli.show import show
 from scale_cl.errors import Interrupted, ScaleClError
 
 USAGE_ERROR = 2
-STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same can be gone on with later
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, and the run is resumable
 
 app = typer.Typer(
     name="scale-cl",

@@ -86,14 +86,13 @@ def delete(
     """Delete samples, with their labels and stored logits; training goes on without them."""
     from scale_cl.errors import ConfigError
     from scale_cl.training import memory_editing
+    from scale_cl.training.run_directory import RunDirectory
 
     if everything == bool(task or sample):
         raise ConfigError("say what is to be deleted: --task NAME, --sample ID or --all")
     if sample and seed is None and len(_folders(directory, None)) > 1:
         raise ConfigError("a sample's ID belongs to one seed; say which with --seed S")
-    from scale_cl.cli.output import claimed
-
-    with claimed(directory, force=True):
+    with RunDirectory(directory).claimed(force=True):
         for number, folder in _folders(directory, seed):
             count = memory_editing.delete(folder, ids=sample or (), tasks=task or ())
             typer.echo(f"seed {number}: {count} samples deleted")
@@ -102,16 +101,13 @@ def delete(
 def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:
     """The seeds that have checkpoints, and where these are."""
     from scale_cl.errors import CheckpointError
-    from scale_cl.training import checkpoint, checkpointing
+    from scale_cl.training.run_directory import RunDirectory
 
-    found = []
-    for folder in (directory / checkpointing.FOLDER).glob("seed-*"):
-        number = folder.name.removeprefix("seed-")
-        if number.isdecimal() and (seed is None or int(number) == seed) and checkpoint.found(folder):
-            found.append((int(number), folder))
+    run = RunDirectory(directory)
+    found = [(number, run.checkpoints_of(number)) for number in run.seeds if seed in (None, number)]
     if not found:
         of = "" if seed is None else f" of seed {seed}"
         raise CheckpointError(
             f"{directory} holds no checkpoint{of}: a finished run keeps none, unless run.keep_state is set"
         )
-    return sorted(found)
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Silent:
         self.task = 0
         self.began = time.monotonic()
         self.latest: dict[int, float] = {}  # mean accuracy over the tasks so far, by seed
+        self.places: dict[str, str] = {}  # where to look, by tracker
 
     def __call__(self, event: Event) -> None:
         """Count the event and show it."""
@@ -37,6 +39,8 @@ class Silent:
                 self.seeds, self.tasks, self.steps, self.done = event.seeds, event.tasks, event.steps, 0
                 self.latest = {}
                 self.began = time.monotonic()
+                for name, place in self.places.items():
+                    _write(f"tracked with {name}: {place}")
                 self.show_start(event)
             case TaskStarted(task=task):
                 self.task = task
@@ -187,11 +191,11 @@ class Bar(Silent):
         self._progress.update(self._bar, completed=self.done, state="  ".join(parts), refresh=True)
 
 
-def for_person(*, quiet: bool) -> Silent:
-    """The progress display that suits stderr."""
-    if quiet:
-        return Silent()
-    return Bar() if sys.stderr.isatty() else Lines()
+def for_person(*, quiet: bool, places: Mapping[str, str] | None = None) -> Silent:
+    """The progress display that suits stderr; `places` are where trackers write, shown when training starts."""
+    shown = Silent() if quiet else Bar() if sys.stderr.isatty() else Lines()
+    shown.places = dict(places or {})
+    return shown
 
 
 def clock(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,9 @@ def reproduce(
     ],
     streams: Annotated[str | None, typer.Option(metavar="A,B", help="Streams instead of the paper's.")] = None,
     learners: Annotated[str | None, typer.Option(metavar="A,B", help="Learners instead of the paper's.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="paper|ours", help="The learners' settings; ours if not given.")
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="N or A,B", help="How many seeds, or which ones (`3,` is seed 3 alone).")
     ] = None,
@@ -85,6 +89,7 @@ def reproduce(
         raise ConfigError(f"unknown engine {engine!r}; {suggest(engine, ENGINES)}")
     wanted = experiments.chosen(experiment)
     request = _request(experiment, out, streams, learners, seeds, grid or [], tasks, device, threads, assignments or [])
+    request = replace(request, preset=preset)
     RunSettings(device=device)  # refuses what is not the name of a device
     options = {"address": address, "gpu-share": gpu_share, "retries": retries}
     if engine == "local" and (given := [name for name, value in options.items() if value is not None]):

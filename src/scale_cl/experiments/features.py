@@ -19,36 +19,21 @@ from torch import Tensor, nn
 from scale_cl import files
 from scale_cl.errors import ResultError
 from scale_cl.learners import Learner
-from scale_cl.results import SeedResult
 from scale_cl.streams import Stream
-from scale_cl.training.config import Config
-from scale_cl.training.events import Listener
-from scale_cl.training.loop import train
-from scale_cl.training.machine import prepare
-from scale_cl.training.run import build_learner, build_stream
 
 NAME = "features.safetensors"
 _STEPS = 400  # of a probe: its loss has settled by then
 _CHUNK = 500
 
 
-def train_and_keep_features(
-    config: Config, folder: Path, root: Path | None, on_event: Listener | None = None
-) -> list[SeedResult]:
-    """Train the one seed of `config`; before its result is written, its features are in `folder`."""
-    device = prepare(config.run)
-    (seed,) = config.seeds
-    stream = build_stream(config, seed, root)
-    learner = build_learner(config, stream, seed, device)
-    batch = config.run.batch_size
-    result = train(learner, stream, batch_size=batch, on_event=on_event, config=config.as_dict())
+def keep_features(folder: Path, learner: Learner, stream: Stream) -> None:
+    """Write the features that a trained learner has for its stream's test samples."""
     features, task = test_features(learner, stream)
     kept = {"features": features, "task": task}
     own = own_accuracy(learner, torch.from_numpy(features), torch.from_numpy(task))
     if own is not None:
         kept["own_accuracy"] = np.array(own)
     files.write_bytes(folder / NAME, save(kept))
-    return [result]
 
 
 def read(folder: Path) -> dict[str, Any]:

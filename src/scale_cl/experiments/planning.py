@@ -33,6 +33,7 @@ class Request:
     device: str = "auto"
     threads: int = 1
     assignments: tuple[str, ...] = ()
+    preset: str | None = None
     strict: bool = True  # False: what does not fit an experiment is left out of it (several experiments at once)
 
 
@@ -154,7 +155,9 @@ def _config(experiment: Experiment, stream: str, learner: str, case: Case, reque
         if request.tasks > there and request.strict:
             raise ConfigError(f"tasks is {request.tasks}; the {experiment.part} part of {stream} has {there}")
         options["stream.tasks"] = min(request.tasks, there)
-    return resolve(stream=stream, learner=learner, options=options, assignments=request.assignments)
+    return resolve(
+        stream=stream, learner=learner, options=options, assignments=request.assignments, preset=request.preset
+    )
 
 
 def _cell(
@@ -200,11 +203,6 @@ def groups(seeds: Sequence[int], *, together: bool) -> list[list[int]]:
 
 def _with_seeds(config: Config, seeds: Sequence[int]) -> Config:
     return replace(config, run=replace(config.run, seed=seeds[0], seeds=len(seeds)))
-
-
-def config_of(values: dict[str, dict[str, object]]) -> Config:
-    """The config whose `as_dict` these are."""
-    return resolve(options={f"{section}.{k}": v for section, part in values.items() for k, v in part.items()})
 
 
 def key_of(config: Config) -> str:

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from scale_cl.experiments.planning import PlannedRun
-from scale_cl.training.config import Config, resolve
+from scale_cl.training.config import DEFAULT_PRESET, Config, resolve
 
 
 def arguments(run: PlannedRun, root: Path | None) -> list[str]:
@@ -22,7 +22,7 @@ def command(run: PlannedRun, root: Path | None) -> str:
 
 def _run(run: PlannedRun) -> list[str]:
     words = ["run", "--stream", run.config.stream.name, "--learner", run.config.learner_name]
-    return [*words, *_settings(run.config), "--out", str(run.folder)]
+    return [*words, *_preset(run.config), *_settings(run.config), "--out", str(run.folder)]
 
 
 def _reproduce(run: PlannedRun) -> list[str]:
@@ -34,12 +34,16 @@ def _reproduce(run: PlannedRun) -> list[str]:
         words += ["--tasks", str(config.stream.tasks)]
     if config.run.device != "auto":
         words += ["--device", config.run.device]
-    return [*words, "--out", str(run.out)]
+    return [*words, *_preset(config), "--out", str(run.out)]
+
+
+def _preset(config: Config) -> list[str]:
+    return [] if config.preset == DEFAULT_PRESET else ["--preset", config.preset]
 
 
 def _settings(config: Config) -> list[str]:
-    """Every setting that is not what a plain run would take."""
-    usual = resolve(stream=config.stream.name, learner=config.learner_name).as_dict()
+    """Every setting that differs from what a run of this preset would take by default."""
+    usual = resolve(stream=config.stream.name, learner=config.learner_name, preset=config.preset).as_dict()
     words = []
     for section, values in config.as_dict().items():
         for name, value in values.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,13 +11,12 @@ from scale_cl.errors import CheckpointError, ConfigError, DataError
 from scale_cl.export.export_task import Subject, subject_of
 from scale_cl.learners import Learner, State
 from scale_cl.streams import Stream
-from scale_cl.training import checkpoint, checkpointing, run_note
+from scale_cl.training import checkpoint, checkpointing
 from scale_cl.training.checkpoint import Checkpoint
 from scale_cl.training.config import Config
 from scale_cl.training.learner_run import learner_run
 from scale_cl.training.run import build_learner, build_stream
-
-_log = logging.getLogger("scale_cl")
+from scale_cl.training.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,27 +43,20 @@ def learner_of_run(directory: Path, *, seed: int | None = None, root: Path | Non
     """The learner of one seed; `root` is where the data lies, which says what inputs and classes are."""
     if not directory.is_dir():
         raise CheckpointError(f"{directory} does not exist; name a run's directory, or a file that save() wrote")
-    folder = _folder(directory, seed)
-    refused = ""
-    for path in checkpoint.found(folder):
-        try:
-            found = checkpoint.read(path)
-            config = run_note.config_of(found.config, path)
-            stream = _stream(path, found, config, directory, root)
-            return _trained(_learner(found, config, stream), config, stream, found)
-        except CheckpointError as error:
-            refused = str(error)
-            _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
-    raise CheckpointError(f"no checkpoint in {folder} can be used, the last because: {refused}")
+    run = RunDirectory(directory)
+
+    def trained(path: Path, found: Checkpoint) -> Trained:
+        config = Config.from_dict(found.config, path)
+        stream = _stream(path, found, config, run, root)
+        return _trained(_learner(found, config, stream), config, stream, found)
+
+    return checkpoint.newest_good(run.checkpoints_of(_seed(run, seed)), trained)
 
 
-def _folder(directory: Path, seed: int | None) -> Path:
-    there: dict[int, Path] = {}
-    for folder in (directory / checkpointing.FOLDER).glob("seed-*"):
-        number = folder.name.removeprefix("seed-")
-        if number.isdecimal() and checkpoint.found(folder):
-            there[int(number)] = folder
-    seeds = ", ".join(map(str, sorted(there)))
+def _seed(run: RunDirectory, seed: int | None) -> int:
+    """The seed to use: the given one, or the only one that has checkpoints."""
+    directory, there = run.path, run.seeds
+    seeds = ", ".join(map(str, there))
     if not there:
         raise CheckpointError(
             f"{directory} holds no checkpoint: a finished run keeps none, unless it is run with --set "
@@ -75,7 +66,7 @@ def _folder(directory: Path, seed: int | None) -> Path:
         raise ConfigError(f"{directory} has several seeds ({seeds}); say which one with --seed S")
     if seed is not None and seed not in there:
         raise CheckpointError(f"{directory} holds no checkpoint of seed {seed}; there are some of seed {seeds}")
-    return there[min(there) if seed is None else seed]
+    return there[0] if seed is None else seed
 
 
 def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint) -> Trained:
@@ -97,11 +88,11 @@ def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint
     )
 
 
-def _stream(path: Path, found: Checkpoint, config: Config, directory: Path, root: Path | None) -> Stream:
+def _stream(path: Path, found: Checkpoint, config: Config, run: RunDirectory, root: Path | None) -> Stream:
     """The stream that the checkpoint's learner was trained on."""
-    if (directory / run_note.RUN_NAME).exists():  # not finished: it is noted where the data was
-        asked = run_note.read(directory)
-        config, root = replace(config, base=asked.config.base), root or asked.root
+    if run.unfinished:  # its note says where the data was
+        request = run.request()
+        config, root = replace(config, base=request.config.base), root or request.data
     stream = build_stream(config, found.seed, root)
     if found.data != checkpointing.fingerprint(stream):
         raise DataError(f"{path} was made with other data than {stream.name} has now")

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import safetensors.torch
 
@@ -30,10 +31,16 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from t
 _NEXT = ".next.safetensors"  # tensors that are to replace those of a checkpoint that is there
 _NAME = re.compile(r"(at-(\d{5,})-(\d{8,}))\.(json|safetensors|next\.safetensors)")
 _LARGEST_JSON = 64 << 20  # bytes
+T = TypeVar("T")
+_log = logging.getLogger("scale_cl")
 
 
 class NewerCheckpointError(CheckpointError):
     """A checkpoint is of a newer version: it is good, and no older one may take its place."""
+
+
+class UnusableCheckpointError(CheckpointError):
+    """None of a seed's checkpoints can be used."""
 
 
 class Position(NamedTuple):
@@ -102,8 +109,29 @@ def found(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from None
-    by_position = sorted((p for p in inside if p.suffix == ".json"), key=_named_position, reverse=True)
-    return by_position
+    return sorted((p for p in inside if p.suffix == ".json"), key=_named_position, reverse=True)
+
+
+def newest_good(folder: Path, use: Callable[[Path, Checkpoint], T], *, warn: bool = True) -> T:
+    """What `use` returns for the newest checkpoint in `folder` that can be read and that it accepts.
+
+    A checkpoint that is damaged, or that `use` refuses with a CheckpointError, is passed over for the one before it,
+    with a warning. One of a newer version is not, because continuing from an older one would overwrite it.
+    """
+    paths = found(folder)
+    refused = CheckpointError(f"{folder} holds no checkpoint")
+    for path in paths:
+        try:
+            return use(path, read(path))
+        except NewerCheckpointError:
+            raise
+        except CheckpointError as error:
+            refused = error
+            if warn:
+                _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", error)
+    if not paths:
+        raise refused
+    raise UnusableCheckpointError(f"no checkpoint of {len(paths)} in {folder} can be used, the last because: {refused}")
 
 
 def keep_newest(folder: Path, count: int) -> None:

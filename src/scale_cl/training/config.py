@@ -1,6 +1,6 @@
 """The config of a run: three sections, `stream`, `learner` and `run`, and the order in which their sources apply.
 
-Defaults, then the paper's settings for this learner on this stream, then the config file, then options and `--set`.
+Defaults, then the preset's settings for this learner on this stream, then the config file, then options and `--set`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from scale_cl.errors import ConfigError
+from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import LearnerConfig
 from scale_cl.learners import registry as learners
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
@@ -20,6 +20,8 @@ from scale_cl.streams.user_streams import UserStream, is_own, own_name
 from scale_cl.training.config_file import read_config_file
 
 DEFAULT_LEARNER = "scale"
+PRESETS = ("paper", "ours")
+DEFAULT_PRESET = "ours"
 SECTIONS = ("stream", "learner", "run")
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 
@@ -111,6 +113,7 @@ class Config:
     learner: LearnerConfig
     run: RunSettings
     base: Path | None = None  # where a relative path of the stream begins, if not here; no part of the result
+    preset: str = DEFAULT_PRESET  # that the learner's settings began with; recorded, but all settings are in `learner`
 
     @property
     def own_data(self) -> UserStream | None:
@@ -122,6 +125,15 @@ class Config:
     def seeds(self) -> list[int]:
         """The seeds to run."""
         return list(range(self.run.seed, self.run.seed + self.run.seeds))
+
+    @classmethod
+    def from_dict(cls, content: Any, path: Path | None = None, *, preset: str | None = None) -> Config:
+        """The config whose `as_dict` is `content`; errors name the file `path` that it was read from."""
+        whole = isinstance(content, dict) and all(isinstance(content.get(section), dict) for section in SECTIONS)
+        if not whole:
+            raise CheckpointError(f"{path} is damaged: its config does not have the sections {', '.join(SECTIONS)}")
+        options = {f"{section}.{k}": v for section in SECTIONS for k, v in content[section].items()}
+        return resolve(options=options, preset=preset)
 
     def as_dict(self) -> dict[str, Any]:
         """The three sections as JSON values; the learner's holds its name as well."""
@@ -139,13 +151,25 @@ def resolve(
     file: Path | None = None,
     options: Mapping[str, object] | None = None,
     assignments: Iterable[str] = (),
+    preset: str | None = None,
 ) -> Config:
     """Make the config of a run.
 
-    `options` maps dotted names such as `run.seeds` to values, `assignments` are texts such as `inner_lr=0.05` or
-    `run.batch_size=20`; a name without a dot is the learner's.
+    Args:
+        stream: name of the stream; by default digits.
+        learner: name of the learner; by default scale.
+        file: a YAML file with the sections stream, learner and run, or the `result.json` of an earlier run.
+        options: values by dotted name, such as `run.seeds`.
+        assignments: texts such as `inner_lr=0.05` or `run.batch_size=20`; a name without a dot is the learner's.
+        preset: which settings the learner begins with: `paper` or `ours`; by default ours.
     """
-    from_file = read_config_file(file, SECTIONS) if file else {section: {} for section in SECTIONS}
+    from_file: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    if file is not None:
+        from_file, named = read_config_file(file, SECTIONS)
+        preset = preset or named
+    preset = preset or DEFAULT_PRESET
+    if preset not in PRESETS:
+        raise ConfigError(f"unknown preset {preset!r}; {suggest(preset, PRESETS)}")
     given = _given(stream, learner, options or {}, [parse_assignment(text) for text in assignments])
 
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
@@ -159,7 +183,7 @@ def resolve(
     kind = learners.config_class(name)
     _point_out_section(kind, given)
     learner_values = {
-        **learners.paper_settings(name, stream_settings.name),
+        **_preset_settings(name, stream_settings.name, preset),
         **from_file["learner"],
         **_texts_read(kind, given, "learner"),
     }
@@ -169,7 +193,13 @@ def resolve(
         learner_name=name,
         learner=build(kind, learner_values, section="learner"),
         run=build(RunSettings, run_values, section="run"),
+        preset=preset,
     )
+
+
+def _preset_settings(learner: str, stream: str, preset: str) -> dict[str, object]:
+    """The settings that the preset gives a learner on a stream, where they differ from its defaults."""
+    return learners.paper_settings(learner, stream)
 
 
 def require_known(what: str, name: str, known: list[str]) -> None:

@@ -19,16 +19,19 @@ from scale_cl.settings import suggest
 _LARGEST = 1 << 20  # bytes
 
 
-def read_config_file(path: Path, sections: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The values of each section; `stream: pmnist` is short for a section that only has a name."""
+def read_config_file(path: Path, sections: Sequence[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """The values of each section, and the preset if one is named; `stream: pmnist` is short for a section's name."""
     content = _parse(path, _read(path))
     if content is None:
         content = {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected the sections {', '.join(sections)}, found {type(content).__name__}")
     if "schema" in content and isinstance(content.get("config"), dict):
-        content = content["config"]  # the result of an earlier run
-    return {section: _section(path, content, section, sections) for section in sections}
+        content = {**content["config"], "preset": content.get("preset")}  # the result of an earlier run
+    preset = content.pop("preset", None)
+    if not isinstance(preset, str | None):
+        raise ConfigError(f"{path}: 'preset' must be a name, found {type(preset).__name__}")
+    return {section: _section(path, content, section, sections) for section in sections}, preset
 
 
 def _section(path: Path, content: dict[Any, Any], section: str, sections: Sequence[str]) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def train_many(
             matrix=run.matrix,
             seconds_train=run.seconds_train,
             seconds_eval=run.seconds_eval,
+            scenario=run.stream.scenario,
         )
         for run in runs
     ]

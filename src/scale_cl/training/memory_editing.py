@@ -7,7 +7,6 @@ counted, a deleted sample gives its slot to a copy of one that stays, and if non
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from scale_cl.training.checkpoint import Checkpoint
 
 _MEMORIES = ("memory", "semantic")
 _LOGITS = ("class", "task")
-_log = logging.getLogger("scale_cl")
 
 
 @dataclass(frozen=True)
@@ -36,20 +34,10 @@ class Stored:
 
 def newest(folder: Path) -> Checkpoint:
     """The newest good checkpoint in `folder`: the one that a resumed run would go on from."""
-    refused = f"{folder} holds no checkpoint"
-    for path in checkpoint.found(folder):
-        try:
-            return _checked(path)
-        except checkpoint.NewerCheckpointError:
-            raise  # it is good, and to be left alone
-        except CheckpointError as error:
-            refused = str(error)
-            _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
-    raise CheckpointError(refused)
+    return checkpoint.newest_good(folder, _checked)
 
 
-def _checked(path: Path) -> Checkpoint:
-    saved = checkpoint.read(path)
+def _checked(path: Path, saved: Checkpoint) -> Checkpoint:
     try:
         check_plain_values(saved.state["meta"])
         check_memories(saved.state["tensors"], [classes for _, classes in saved.state["meta"]["tasks"]])

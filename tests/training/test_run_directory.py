@@ -13,9 +13,9 @@ from PIL import Image
 
 from scale_cl import results
 from scale_cl.streams import user_streams
-from scale_cl.training import run_note
 from scale_cl.training.checkpoint import found
 from scale_cl.training.config import resolve
+from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
 from tests.cli.test_resume import crash_after
 from tests.training.test_checkpointing import Crash
 
@@ -85,19 +85,20 @@ def test_images_that_are_gone_are_said_and_the_state_stays(
 def test_a_relative_data_root_is_noted_as_a_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SCALE_CL_DATA", raising=False)
+    directory = RunDirectory(tmp_path / "o")
     for given, wanted in ((Path("data"), tmp_path / "data"), (None, None)):
-        run_note.write(tmp_path / "o", run_note.RunRequest(resolve(), given, None))
-        assert run_note.read(tmp_path / "o").root == wanted
+        directory.begin(RunRequest(resolve(), given), resume=False)
+        assert directory.request().data == wanted
     monkeypatch.setenv("SCALE_CL_DATA", "by-name")
-    run_note.write(tmp_path / "o", run_note.RunRequest(resolve(), None, None))
-    assert run_note.read(tmp_path / "o").root == tmp_path / "by-name"
+    directory.begin(RunRequest(resolve()), resume=False)
+    assert directory.request().data == tmp_path / "by-name"
 
 
 def test_a_note_of_an_earlier_version_does_not_say_where_it_was_written(tmp_path: Path) -> None:
-    asked = run_note.RunRequest(resolve(stream="folder:images"), None, ["run"])
-    run_note.write(tmp_path, asked)
-    path = tmp_path / run_note.RUN_NAME
+    asked, directory = RunRequest(resolve(stream="folder:images"), None, ["run"]), RunDirectory(tmp_path)
+    directory.begin(asked, resume=False)
+    path = tmp_path / NOTE_NAME
     content = json.loads(path.read_text())
     del content["here"]
     path.write_text(json.dumps(content))
-    assert run_note.read(tmp_path).config == asked.config
+    assert directory.request().config == asked.config

@@ -10,6 +10,7 @@ import torch
 
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.learners import Compute, Learner, registry
+from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.training import Event, checkpoint, memory_editing, train, train_many
 from scale_cl.training.checkpoint import found
@@ -165,13 +166,13 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
 def test_a_newer_checkpoint_is_not_passed_over_for_an_older_one(tmp_path: Path) -> None:
     stream = few_digits()
     newest, older = stopped(tmp_path, stream)
-    newest.write_text(newest.read_text().replace('"schema": 1', '"schema": 2', 1))
+    newest.write_text(newest.read_text().replace('"schema": 2', '"schema": 3', 1))
     before = {p: p.read_bytes() for p in newest.parent.iterdir()}
     for attempt in (
         lambda: train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, every=5, resume=True)),
         lambda: memory_editing.delete(newest.parent),
     ):
-        with pytest.raises(CheckpointError, match="has schema 2, this version reads up to 1: use a newer scale-cl"):
+        with pytest.raises(CheckpointError, match="has schema 3, this version reads up to 2: use a newer scale-cl"):
             attempt()
     assert {p: p.read_bytes() for p in newest.parent.iterdir()} == before
     assert older.exists()
@@ -207,6 +208,14 @@ def test_a_checkpoint_of_another_kind_of_device_is_told_so(tmp_path: Path) -> No
         checkpoint.write(path.parent, saved)
     with pytest.raises(CheckpointError, match=r"made on another kind of device than cpu.*resume it where it ran"):
         train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
+
+
+def test_a_checkpoint_says_what_its_model_takes_and_knows(tmp_path: Path) -> None:
+    stream = few_digits()
+    model = checkpoint.read(stopped(tmp_path, stream)[0]).model
+    assert (model.learner, model.seed, model.spec) == ("er", 0, stream.spec)
+    assert [(task.name, task.classes) for task in model.tasks] == [(t.name, t.classes) for t in stream.tasks[:2]]
+    assert model.settings == as_dict(make("er", stream).config)
 
 
 def test_a_finished_seed_gives_its_result_without_a_step(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def check_tensors(folder: Path, at: int, piece: bytes) -> None:
     tensors.write_bytes(data)
     content = json.loads(path.read_text())
     del content["checksum"]
-    content["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    content["model"]["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     path.write_text(json.dumps({**content, "checksum": checkpoint.checksum(content)}))
     with contextlib.suppress(ScaleClError):
         checkpoint.read(path)
@@ -216,7 +216,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     path.with_suffix(".safetensors").write_bytes(data)
     content = json.loads(path.read_text())
     del content["checksum"]
-    content["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    content["model"]["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     path.write_text(json.dumps({**content, "checksum": checkpoint.checksum(content)}))
     with pytest.raises(ScaleClError, match="is not a safetensors file"):
         checkpoint.read(path)

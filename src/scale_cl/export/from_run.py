@@ -93,14 +93,14 @@ def _stream(path: Path, found: Checkpoint, config: Config, run: RunDirectory, ro
     if run.unfinished:  # its note says where the data was
         request = run.request()
         config, root = replace(config, base=request.config.base), root or request.data
-    stream = build_stream(config, found.seed, root)
+    stream = build_stream(config, found.model.seed, root)
     if found.data != checkpointing.fingerprint(stream):
         raise DataError(f"{path} was made with other data than {stream.name} has now")
     return stream
 
 
 def _learner(found: Checkpoint, config: Config, stream: Stream) -> Learner:
-    learner = build_learner(config, stream, found.seed, torch.device("cpu"))
+    learner = build_learner(config, stream, found.model.seed, torch.device("cpu"))
     tensors = dict(found.state["tensors"])
     if "rng" in tensors:  # the draws of a GPU mean nothing here, and nothing will be drawn
         tensors["rng"] = learner.state_dict()["tensors"]["rng"]

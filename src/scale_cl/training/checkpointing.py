@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from scale_cl.errors import CheckpointError, Interrupted
-from scale_cl.learners import State
+from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint
-from scale_cl.training.checkpoint import Checkpoint, Position, UnusableCheckpointError
+from scale_cl.training.checkpoint import Checkpoint, Model, Position, SavedTask
 from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.run_directory import RunDirectory
 
@@ -94,10 +94,7 @@ class Checkpointer:
                 continue
             if not self._resume:
                 raise CheckpointError(f"{folder} holds checkpoints already; resume from them, or remove them")
-            try:
-                checkpoint.newest_good(folder, partial(self._restore, run))
-            except UnusableCheckpointError as error:
-                raise UnusableCheckpointError(f"{error}; remove {folder} to start this seed again") from None
+            checkpoint.newest_good(folder, partial(self._restore, run))
 
     def due(self, done: int) -> bool:
         """Whether to `save` after `done` steps of the run."""
@@ -138,18 +135,25 @@ class Checkpointer:
                 state["tensors"] = {}
                 ready = torch.cuda.Event()
                 ready.record()
-        now = Checkpoint(
-            stream=run.stream.name,
-            learner=run.learner.name,
+        learner, classes = run.learner, {task.name: task.classes for task in run.stream.tasks}
+        model = Model(
+            learner=learner.name,
+            settings=as_dict(learner.config),
             seed=run.stream.seed,
-            config=dict(self._config),
+            spec=learner.spec,
+            tasks=tuple(SavedTask(name, classes.get(name)) for name in learner.tasks),
+            state=state,
+        )
+        now = Checkpoint(
+            model=model,
+            stream=run.stream.name,
             data=self._data[run.stream.seed],
+            config=dict(self._config),
             position=Position(run.stage, run.done),
             matrix=[list(row) for row in run.matrix],
             seconds_train=run.seconds_train,
             seconds_eval=run.seconds_eval,
             seconds_wall=time.monotonic() - self._began,
-            state=state,
         )
         return _Snapshot(now, packed, ready)
 
@@ -162,7 +166,7 @@ class Checkpointer:
 
     def _write(self, snapshot: _Snapshot) -> None:
         now = snapshot.complete()
-        folder = self._folders.checkpoints_of(now.seed)
+        folder = self._folders.checkpoints_of(now.model.seed)
         try:
             checkpoint.write(folder, now)
             checkpoint.keep_newest(folder, self._kept)
@@ -185,7 +189,7 @@ class Checkpointer:
         """Refuse a checkpoint that is whole but not of this run."""
         stream = run.stream
         mine = (stream.name, run.learner.name, stream.seed)
-        theirs = (saved.stream, saved.learner, saved.seed)
+        theirs = (saved.stream, saved.model.learner, saved.model.seed)
         if theirs != mine:
             raise CheckpointError(f"{path} is foreign: it is of {_words(theirs)}, expected {_words(mine)}")
         if not same_settings(saved.config, self._config):
@@ -216,8 +220,7 @@ class _Snapshot:
             self.ready.synchronize()
         if self.packed is None:
             return self.checkpoint
-        state: State = {"tensors": self.packed.unpacked(), "meta": self.checkpoint.state["meta"]}
-        return replace(self.checkpoint, state=state)
+        return self.checkpoint.with_state({"tensors": self.packed.unpacked(), "meta": self.checkpoint.state["meta"]})
 
 
 class HostCopy:

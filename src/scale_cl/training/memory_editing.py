@@ -8,7 +8,7 @@ counted, a deleted sample gives its slot to a copy of one that stays, and if non
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -85,7 +85,7 @@ def without(saved: Checkpoint, samples: Iterable[Stored]) -> Checkpoint:
     for memory, rows in gone.items():
         own = {n.removeprefix(f"{memory}."): t for n, t in tensors.items() if n.startswith(f"{memory}.")}
         _delete(own, torch.tensor(rows))
-    return replace(saved, state={"tensors": tensors, "meta": saved.state["meta"]})
+    return saved.with_state({"tensors": tensors, "meta": saved.state["meta"]})
 
 
 def delete(folder: Path, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) -> int:

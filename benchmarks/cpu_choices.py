@@ -29,7 +29,7 @@ from scale_cl.bench.history import SCHEMA
 from scale_cl.bench.lower_bound import Floor, images
 from scale_cl.bench.steps import filled
 from scale_cl.learners import Compute, Learner
-from scale_cl.training.environment import describe
+from scale_cl.training.machine import describe
 
 CPU = torch.device("cpu")
 TASKS, BATCH = 4, 10

@@ -114,7 +114,7 @@ def test_a_run_whose_worker_dies_begins_again_and_one_that_fails_does_not(
     assert "3 runs failed:" in told
     assert "  mer on digits, seed 1: the worker of this run died 2 times; the last time: " in told
     assert "  mer on pmnist, seed 0: " in told
-    assert told.count("    scale-cl run --stream ") == 3
+    assert told.count("    scale-cl run --stream ") + told.count(f"    scale-cl resume {folders[1]}") == 3
     assert "Traceback" not in told
     left = [path for path in out.rglob("*") if path.is_file() and path.name.startswith(".")]
     assert left in ([], [folders[1] / ".lock"])  # the lock file of the dead locks nothing

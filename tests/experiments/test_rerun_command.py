@@ -10,6 +10,7 @@ from scale_cl.experiments.definitions import chosen
 from scale_cl.experiments.planning import PlannedRun, Request, plan
 from scale_cl.experiments.rerun_command import arguments, command
 from scale_cl.training.config import Config, resolve
+from scale_cl.training.run_directory import RunDirectory, RunRequest
 from tests.experiments.small_runs import config, planned
 
 
@@ -49,3 +50,10 @@ def test_what_must_run_alone_is_repeated_by_its_experiment(tmp_path: Path) -> No
         "scale-cl reproduce time --streams digits --learners finetune --seeds 3, --tasks 2 --device cpu "
         f"--out {tmp_path}"
     )
+
+
+def test_a_run_that_has_begun_is_continued(tmp_path: Path) -> None:
+    run = planned(tmp_path, config(tasks=2))
+    RunDirectory(run.folder).begin(RunRequest(run.config), resume=False)
+    assert command(run, None) == f"scale-cl resume {run.folder}"
+    assert command(replace(run, alone=True), None).startswith("scale-cl reproduce ")

@@ -1,4 +1,4 @@
-"""Lanes with threads of their own, as on a GPU: the same results, checkpoints where they belong, errors come out."""
+"""Runs with threads of their own, as on a GPU: the same results, checkpoints where they belong, errors come out."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def made(seeds: Sequence[int]) -> tuple[list[Learner], list[Stream]]:
 @pytest.fixture
 def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def with_threads(lanes: Sequence[LearnerRun]) -> Iterator[Runners]:
-        threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes}
+    def with_threads(runs: Sequence[LearnerRun]) -> Iterator[Runners]:
+        threads = {id(run): ThreadPoolExecutor(1) for run in runs}
         yield Runners(threads)
         for thread in threads.values():
             thread.shutdown()
@@ -94,7 +94,7 @@ class Broken(Finetune):
         return super().observe(x, y)
 
 
-def test_an_error_of_one_lane_comes_out(threaded: None) -> None:
+def test_an_error_of_one_run_comes_out(threaded: None) -> None:
     _, tracks = made([0, 1])
     learners = [Broken(track.spec, seed=seed) for seed, track in enumerate(tracks)]
     with pytest.raises(InputError, match="a broken batch"):
@@ -102,29 +102,29 @@ def test_an_error_of_one_lane_comes_out(threaded: None) -> None:
     assert learners[0].steps == BLOCK  # the other one ended its block
 
 
-def test_one_lane_or_a_cpu_needs_no_threads() -> None:
+def test_one_run_or_a_cpu_needs_no_threads() -> None:
     learners, tracks = made([0])
-    lanes = [LearnerRun(learners[0], tracks[0])]
-    with runners_of(lanes) as runners:
+    runs = [LearnerRun(learners[0], tracks[0])]
+    with runners_of(runs) as runners:
         assert runners.block == 1
-        assert runners.each(lanes, lambda lane: torch.initial_seed()) == [torch.initial_seed()]
+        assert runners.each(runs, lambda run: torch.initial_seed()) == [torch.initial_seed()]
 
 
-def test_in_turn_is_one_lane_after_another_each_in_its_own_thread() -> None:
+def test_in_turn_is_one_run_after_another_each_in_its_own_thread() -> None:
     learners, tracks = made([0, 1, 2])
-    lanes = [LearnerRun(learner, track) for learner, track in zip(learners, tracks, strict=True)]
+    runs = [LearnerRun(learner, track) for learner, track in zip(learners, tracks, strict=True)]
     at_work: list[int] = []
 
-    def work(lane: LearnerRun) -> tuple[int, int]:
-        at_work.append(lane.stream.seed)
+    def work(run: LearnerRun) -> tuple[int, int]:
+        at_work.append(run.stream.seed)
         assert len(at_work) == 1
         time.sleep(0.01)
         at_work.clear()
-        return lane.stream.seed, get_ident()
+        return run.stream.seed, get_ident()
 
-    threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes}
+    threads = {id(run): ThreadPoolExecutor(1) for run in runs}
     runners = Runners(threads)
-    in_turn, each = runners.in_turn(lanes, work), runners.each(lanes, lambda lane: (lane.stream.seed, get_ident()))
+    in_turn, each = runners.in_turn(runs, work), runners.each(runs, lambda run: (run.stream.seed, get_ident()))
     for thread in threads.values():
         thread.shutdown()
     assert in_turn == each

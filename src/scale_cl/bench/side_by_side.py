@@ -35,14 +35,14 @@ def throughput(
 
 
 def _together(given: Material, learner: str, how: Conditions, count: int, steps: int) -> float:
-    """Wall seconds that so many seeds take for their steps, each by a crew's thread and on a CUDA stream of its own."""
-    lanes = _lanes(given, learner, how, list(range(count)))
-    with runners_of(lanes) as crew:
+    """Wall seconds that so many seeds take for their steps, each with a thread and a CUDA stream of its own."""
+    runs = _runs(given, learner, how, list(range(count)))
+    with runners_of(runs) as runners:
         # libraries keep state for each thread: it is made before the clock runs
-        crew.each(lanes, partial(_take_steps, steps=2, batch_size=how.batch_size))
+        runners.each(runs, partial(_take_steps, steps=2, batch_size=how.batch_size))
         how.clock.wait()
         began = time.perf_counter()
-        crew.each(lanes, partial(_take_steps, steps=steps, batch_size=how.batch_size))
+        runners.each(runs, partial(_take_steps, steps=steps, batch_size=how.batch_size))
         how.clock.wait()
         return time.perf_counter() - began
 
@@ -66,32 +66,32 @@ def _share(
 ) -> tuple[float, float]:
     """In a process: the seeds of its share, one after another; when the first began and when the last was done."""
     torch.set_num_threads(how.threads)
-    lanes = _lanes(material(name, how.root, synthetic=synthetic), learner, how, seeds)
+    runs = _runs(material(name, how.root, synthetic=synthetic), learner, how, seeds)
     ready.wait(timeout=600)
     began = time.time()
-    for lane in lanes:
-        _take_steps(lane, steps, how.batch_size)
+    for run in runs:
+        _take_steps(run, steps, how.batch_size)
     return began, time.time()
 
 
-def _lanes(given: Material, learner: str, how: Conditions, seeds: list[int]) -> list[LearnerRun]:
-    """A lane for each seed, warmed up and in its second task."""
-    lanes = []
+def _runs(given: Material, learner: str, how: Conditions, seeds: list[int]) -> list[LearnerRun]:
+    """A run for each seed, warmed up and in its second task."""
+    runs = []
     for seed in seeds:
         stream = given.stream(seed=seed, tasks=2)
-        lanes.append(LearnerRun(how.learner(learner, stream, seed=seed), stream))
+        runs.append(LearnerRun(how.learner(learner, stream, seed=seed), stream))
     for task in range(2):
-        for lane in lanes:
-            with lane.on_device():
-                lane.x, lane.y = lane.stream.train_data(task)
-                lane.learner.begin_task(lane.stream.tasks[task].info)
-            _take_steps(lane, _WARM_UP, how.batch_size)
-    return lanes
+        for run in runs:
+            with run.on_device():
+                run.x, run.y = run.stream.train_data(task)
+                run.learner.begin_task(run.stream.tasks[task].info)
+            _take_steps(run, _WARM_UP, how.batch_size)
+    return runs
 
 
-def _take_steps(lane: LearnerRun, steps: int, batch_size: int) -> None:
-    whole = len(lane.x) // batch_size
+def _take_steps(run: LearnerRun, steps: int, batch_size: int) -> None:
+    whole = len(run.x) // batch_size
     for step in range(steps):
         start = step % whole * batch_size
-        with lane.on_device():
-            lane.learner.observe(lane.x[start : start + batch_size], lane.y[start : start + batch_size])
+        with run.on_device():
+            run.learner.observe(run.x[start : start + batch_size], run.y[start : start + batch_size])

@@ -19,8 +19,7 @@ from scale_cl.bench.steps import step_times
 from scale_cl.learners import registry as learner_catalog
 from scale_cl.streams import catalog as stream_catalog
 from scale_cl.training.config import RunSettings, require_known
-from scale_cl.training.environment import describe
-from scale_cl.training.machine import compute, prepare
+from scale_cl.training.machine import compute, describe, prepare
 
 PARTS = ("steps", "streams", "seeds", "growth")
 _MAIN = ("scale", "er")  # whose streams, seeds and growth are measured unless others are named

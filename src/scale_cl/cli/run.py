@@ -74,7 +74,7 @@ def run(
 
     Without options it runs SCALE on `digits`, which needs no download. `scale-cl show` explains every setting.
     """
-    from scale_cl.cli.config_text import config_text
+    from scale_cl.cli.show import config_text
     from scale_cl.errors import ConfigError
     from scale_cl.trackers import EVERY, parse, tracking
     from scale_cl.training.config import resolve
@@ -172,10 +172,8 @@ def run_with_progress(
     """
     from scale_cl import trackers, training
     from scale_cl.errors import DivergenceError
-    from scale_cl.training import interruption
-    from scale_cl.training.environment import describe
     from scale_cl.training.events import to_all
-    from scale_cl.training.machine import choose_device
+    from scale_cl.training.machine import choose_device, describe, stop_on_signal
 
     config = request.config
     listeners: list[Tracking] = []
@@ -186,7 +184,7 @@ def run_with_progress(
             listeners.append(stack.enter_context(tracked(**about)))
         elif directory is not None and not resume:
             trackers.forget(directory.path)
-        stop = None if directory is None else stack.enter_context(interruption.watched())
+        stop = None if directory is None else stack.enter_context(stop_on_signal())
         places = {} if quiet else {name: place for one in listeners for name, place in one.places.items()}
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet, places=places)))
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scale_cl.experiments.planning import PlannedRun
 from scale_cl.training.config import DEFAULT_PRESET, Config, resolve
+from scale_cl.training.run_directory import RunDirectory
 
 
 def arguments(run: PlannedRun, root: Path | None) -> list[str]:
@@ -16,8 +17,9 @@ def arguments(run: PlannedRun, root: Path | None) -> list[str]:
 
 
 def command(run: PlannedRun, root: Path | None) -> str:
-    """The same as a line for a shell."""
-    return shlex.join(["scale-cl", *arguments(run, root)])
+    """A line for a shell that does this run, or continues it if it has left a checkpoint."""
+    unfinished = not run.alone and RunDirectory(run.folder).unfinished
+    return shlex.join(["scale-cl", *(["resume", str(run.folder)] if unfinished else arguments(run, root))])
 
 
 def _run(run: PlannedRun) -> list[str]:

@@ -75,10 +75,10 @@ def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint
     number, step = found.position
     if step == 0:  # nothing was begun that is not done
         return Trained(learner, classes, preprocess, None, ())
-    lane = learner_run(learner, stream)
-    if number >= len(lane.stages):
+    stages = learner_run(learner, stream).stages
+    if number >= len(stages):
         raise CheckpointError(f"a checkpoint of {stream.name} is damaged: it is {step} steps past the last task")
-    stage = lane.stages[number]
+    stage = stages[number]
     steps = learner.epochs * -(-stage.samples // config.run.batch_size)
     joint = learner.order == "joint"
     what = f"training on {stage.name}" if joint else f"task {stage.name}"

@@ -44,7 +44,7 @@ class WandB:
         except Exception as error:  # of many kinds: no account, no network
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise TrackerError(f"tracking with wandb cannot start: {reason}") from None
-        if self._whole.settings._offline:
+        if self._whole.settings.mode in ("offline", "dryrun"):
             return f"{self._whole.settings.sync_dir}, offline: `wandb sync` sends it"
         return str(self._whole.url or self._whole.settings.sync_dir)
 

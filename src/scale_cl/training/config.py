@@ -5,11 +5,14 @@ Defaults, then the preset's settings for this learner on this stream, then the c
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import LearnerConfig
@@ -17,12 +20,12 @@ from scale_cl.learners import registry as learners
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
 from scale_cl.streams import catalog as streams
 from scale_cl.streams.user_streams import UserStream, is_own, own_name
-from scale_cl.training.config_file import read_config_file
 
 DEFAULT_LEARNER = "scale"
 PRESETS = ("paper", "ours")
 DEFAULT_PRESET = "ours"
 SECTIONS = ("stream", "learner", "run")
+_LARGEST = 1 << 20  # bytes of a config file
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 
 
@@ -31,7 +34,7 @@ class StreamSettings(Settings):
     """Which stream, and how much of it."""
 
     name: str = setting("digits", "name of the stream, see `scale-cl list streams`; or folder:PATH, or csv:FILE")
-    tasks: int | None = setting(None, "number of tasks from the first on; none for all", low=1)
+    tasks: int | None = setting(None, "number of tasks, from the first on; none for all", low=1)
     class_order: int | Literal["default", "natural"] = setting(
         "default",
         "order in which tasks get their classes: default (the stream's own), natural, or the seed of another",
@@ -47,12 +50,12 @@ class StreamSettings(Settings):
     size: int | None = setting(None, "own images: height and width to resize to; none: all have the same", low=1)
     channels: int = setting(3, "own images: 3 for colour, 1 for grey", choices=(1, 3))
     held_out: float = setting(
-        0.2, "own images: share of a class to test with, where no split is given", above=0, below=1
+        0.2, "own images: share of each class that is kept for testing, if no split is given", above=0, below=1
     )
 
     @property
     def short_name(self) -> str:
-        """The name without a path, fit for a folder's name."""
+        """The name without a path, as part of a folder's name."""
         return Path(self.name.partition(":")[2]).absolute().stem if is_own(self.name) else self.name
 
     @property
@@ -73,32 +76,32 @@ class RunSettings(Settings):
 
     seed: int = setting(0, "first seed", low=0, high=2**31)
     seeds: int = setting(1, "number of seeds, counted up from the first", low=1, high=10_000)
-    batch_size: int = setting(10, "samples that arrive at once", low=1)
+    batch_size: int = setting(10, "samples per step", low=1)
     device: str = setting("auto", "auto (a GPU if there is one), cpu, cuda or cuda:N")
-    threads: int = setting(1, "CPU threads of a process; another number gives other bits", low=1, high=1024)
+    threads: int = setting(1, "CPU threads per process; another number gives other bits", low=1, high=1024)
     precision: Literal["fp32", "tf32", "bf16"] = setting("tf32", "arithmetic on the GPU; the CPU always uses fp32")
-    channels_last: bool = setting(True, "keep images with channels last in memory, which is faster; gives other bits")
+    channels_last: bool = setting(True, "store images with channels last, which is faster; gives other bits")
     direct_convolutions: bool = setting(
-        True, "kernels of our own for convolutions of few channels on the GPU, in TF32 with channels last"
+        True, "use our own kernels for convolutions of few channels on the GPU, in TF32 with channels last"
     )
     capture: bool = setting(True, "record the step as a CUDA graph and replay it")
     autotune: bool = setting(
-        False, "let cuDNN try its kernels first, for convolutions that are left to it: some seconds at the start"
+        False, "let cuDNN try its kernels for the remaining convolutions first: some seconds at the start"
     )
-    deterministic: bool = setting(False, "same bits on CUDA at every run, at some cost in speed")
+    deterministic: bool = setting(False, "same bits on CUDA in every run, at some cost in speed")
     processes: int = setting(0, "processes over which seeds are spread on the CPU; 0 for as many as cores allow", low=0)
     on_divergence: Literal["stop", "skip"] = setting(
         "stop", "when a loss or gradient is not finite: stop the run, or skip the step"
     )
     checkpoint_every: int = setting(0, "steps from one checkpoint to the next; 0: only at the end of each task", low=0)
     checkpoint_seconds: float = setting(0.0, "seconds from one checkpoint to the next within a task; 0: none", low=0)
-    checkpoints_kept: int = setting(2, "checkpoints of a seed that stay, the newest ones", low=1)
+    checkpoints_kept: int = setting(2, "number of checkpoints per seed that stay, the newest ones", low=1)
     keep_state: bool = setting(
-        False, "keep the last checkpoint of each seed, the trained learner with its memory, when the run is done"
+        False, "keep the last checkpoint of each seed, the trained learner with its memory, after the run"
     )
 
     def __post_init__(self) -> None:
-        """Check the form of the device's name; whether it is there is found out when it is used."""
+        """Check the form of the device's name; whether the device exists is checked when it is used."""
         super().__post_init__()
         if not _DEVICES.fullmatch(self.device):
             raise ConfigError(f"run.device: {self.device!r} is not one of auto, cpu, cuda, cuda:N")
@@ -106,7 +109,7 @@ class RunSettings(Settings):
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run is a function of."""
+    """Everything that determines a run's result."""
 
     stream: StreamSettings
     learner_name: str
@@ -165,7 +168,7 @@ def resolve(
     """
     from_file: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     if file is not None:
-        from_file, named = read_config_file(file, SECTIONS)
+        from_file, named = read_config_file(file)
         preset = preset or named
     preset = preset or DEFAULT_PRESET
     if preset not in PRESETS:
@@ -209,7 +212,7 @@ def require_known(what: str, name: str, known: list[str]) -> None:
 
 
 def _require_stream(name: str) -> None:
-    """As `require_known`; a folder or CSV file of that name is what was meant."""
+    """As `require_known`; if there is a folder or CSV file of that name, suggest it."""
     own = None if name in streams.names() else own_name(name)
     if own is not None:
         raise ConfigError(f"unknown stream {name!r}; did you mean {own!r}?")
@@ -217,7 +220,7 @@ def _require_stream(name: str) -> None:
 
 
 class _Text(str):
-    """A value that came as text and is still to be read as its field's type."""
+    """A value given as text, to be read as its field's type."""
 
 
 def _given(
@@ -239,16 +242,118 @@ def _given(
 
 
 def _texts_read(kind: type[Settings], given: Mapping[str, object], section: str) -> dict[str, object]:
-    """The given values of one section, texts read as the types of the fields."""
+    """The given values of one section; texts are read as the types of their fields."""
     own = {k.partition(".")[2]: v for k, v in given.items() if k.partition(".")[0] == section}
     return {k: parse_text(kind, k, v, section=section) if isinstance(v, _Text) else v for k, v in own.items()}
 
 
 def _point_out_section(kind: type[Settings], given: Mapping[str, object]) -> None:
-    """A bare name belongs to the learner; if only another section has such a field, say how to write it."""
+    """A name without a dot is the learner's; if only another section has such a field, suggest that one."""
     for full in given:
         section, _, field = full.partition(".")
         if section == "learner" and field not in field_names(kind):
             for other, settings in (("run", RunSettings), ("stream", StreamSettings)):
                 if field in field_names(settings):
                     raise ConfigError(f"unknown setting {full!r}; did you mean '{other}.{field}'?")
+
+
+# ---- config files ----------------------------------------------------------------------------------------------------
+
+
+def read_config_file(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """The values of each section and the preset, from a page of YAML or the `result.json` of an earlier run.
+
+    `stream: pmnist` is short for a section with only a name. Only plain values are read: aliases, duplicate keys and
+    large files are refused, with the line of the error.
+    """
+    content = _parse(path, _read(path))
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected the sections {', '.join(SECTIONS)}, found {type(content).__name__}")
+    if "schema" in content and isinstance(content.get("config"), dict):
+        content = {**content["config"], "preset": content.get("preset")}  # the result of an earlier run
+    preset = content.pop("preset", None)
+    if not isinstance(preset, str | None):
+        raise ConfigError(f"{path}: 'preset' must be a name, found {type(preset).__name__}")
+    return {section: _section(path, content, section) for section in SECTIONS}, preset
+
+
+def _section(path: Path, content: dict[Any, Any], section: str) -> dict[str, Any]:
+    for name in content:
+        if name not in SECTIONS:
+            raise ConfigError(f"{path}: unknown section {name!r}; {suggest(str(name), SECTIONS)}")
+    values = content.get(section)
+    if values is None:
+        return {}
+    if isinstance(values, str) and section != "run":
+        return {"name": values}
+    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
+        raise ConfigError(f"{path}: section {section!r} must hold named values, such as `{section}: {{...}}`")
+    return dict(values)
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ConfigError(f"{path} is larger than {_LARGEST} bytes; a config is a page or so of YAML")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"config file {path} is not UTF-8 text: byte {error.start}") from None
+
+
+def _parse(path: Path, text: str) -> Any:
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            where = f", line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
+            raise ConfigError(f"{path} is not JSON{where}") from None
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: {error.problem or 'not YAML'}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """SafeLoader without aliases and duplicate keys that reads words and numbers as YAML 1.2 does."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read; write the value out", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is not a name", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 takes yes, no, on and off for booleans and 1e-3 for text.
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)

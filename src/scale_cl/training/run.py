@@ -26,14 +26,20 @@ from scale_cl.learners import Learner, registry
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import Stream, catalog
 from scale_cl.streams.user_streams import load_own
-from scale_cl.training import interruption
 from scale_cl.training.checkpoint import UnusableCheckpointError
 from scale_cl.training.checkpointing import Checkpointer, same_settings
 from scale_cl.training.config import Config
-from scale_cl.training.environment import describe
 from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted, to_all
 from scale_cl.training.loop import train_many
-from scale_cl.training.machine import choose_device, compile_kernels, compute, prepare
+from scale_cl.training.machine import (
+    choose_device,
+    compile_kernels,
+    compute,
+    describe,
+    die_with_parent,
+    prepare,
+    signals_blocked,
+)
 from scale_cl.training.memory_check import check_fits
 from scale_cl.training.run_directory import RunDirectory, RunRequest
 
@@ -243,7 +249,7 @@ def _over_processes(job: _Job, processes: int) -> list[SeedResult]:
     listener.start()
     try:
         with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=(events, stopping)) as pool:
-            with interruption.blocked():
+            with signals_blocked():
                 sent = replace(job, stop=None, tell=_ignore)
                 futures = [pool.submit(_train_in_process, sent, seed) for seed in config.seeds]
             try:
@@ -283,7 +289,7 @@ _stopping: Any = None
 def _enter_process(events: Any, stopping: Any) -> None:
     global _events, _stopping
     _events, _stopping = events, stopping
-    interruption.die_with_parent()
+    die_with_parent()
 
 
 def _train_in_process(job: _Job, seed: int) -> SeedResult:

@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all set-up from a bare checkout: a virtual environment, torch, the package, the tools.
+# `make demo`, `make quick` and `make test` set up everything from a bare checkout: a virtual environment, torch, the package, the tools.
 
 PYTHON ?= python3
 TORCH ?= 2.13.0
@@ -7,14 +7,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(TORCH)
 EQUIPPED := $(VENV)/equipped-$(TORCH)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup
 
-.PHONY: demo test check format soak docs clean
+.PHONY: demo quick test check coverage soak docs dist format clean
 
 demo: $(INSTALLED)
 	$(BIN)/scale-cl demo
 
+# While working: lint, types and the core tests, about two minutes on two cores.
+quick: check
+	$(PYTEST) -m core
+
+# What a change must pass: lint, types and all tests but the long ones of `make soak`.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup --cov --cov-report=term
+	$(PYTEST)
 
 check: $(EQUIPPED)
 	$(BIN)/ruff check .
@@ -22,11 +28,20 @@ check: $(EQUIPPED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# All tests with branch coverage; takes about a third longer than the tests alone.
+coverage: $(EQUIPPED)
+	$(PYTEST) --cov --cov-report=term
+
 soak: $(EQUIPPED)
 	$(BIN)/pytest -m soak
 
 docs: $(EQUIPPED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The sdist, and the wheel that is built from it, in dist/.
+dist: $(EQUIPPED)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 format: $(EQUIPPED)
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.nets.convolution import _launch, plan
+from scale_cl.nets.kernels.convolution import _launch, plan
 
 CALLS = 30
 Shape = tuple[int, int, int, int, int]  # height and width, channels in, channels out, kernel, stride

@@ -24,12 +24,11 @@ from typing import Any
 import torch
 
 from scale_cl import files
-from scale_cl.bench.bench_data import Material, material, new_learner
-from scale_cl.bench.history import SCHEMA
-from scale_cl.bench.lower_bound import Floor, images
-from scale_cl.bench.steps import filled
+from scale_cl.bench.conditions import BenchData, bench_data, new_learner
+from scale_cl.bench.steps import Floor, fill_memory, images
+from scale_cl.bench.suite import SCHEMA
 from scale_cl.learners import Compute, Learner
-from scale_cl.training.environment import describe
+from scale_cl.training.machine import describe
 
 CPU = torch.device("cpu")
 TASKS, BATCH = 4, 10
@@ -45,7 +44,7 @@ def main() -> None:
     parser.add_argument("--skip-compile", action="store_true", help="threads only")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    data = material(given.stream, None, synthetic=True)
+    data = bench_data(given.stream, None, synthetic=True)
     entry: dict[str, Any] = {
         "schema": SCHEMA,
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -61,7 +60,7 @@ def main() -> None:
     print(json.dumps({name: entry[name] for name in ("threads", "compile") if name in entry}))
 
 
-def threads(data: Material, name: str, rounds: int, block: int) -> dict[str, Any]:
+def threads(data: BenchData, name: str, rounds: int, block: int) -> dict[str, Any]:
     """Wall time of a step with two threads against one."""
     _, step = ready(data, name)
     calls = {str(n): partial(with_threads, n, step) for n in (1, 2)}
@@ -70,7 +69,7 @@ def threads(data: Material, name: str, rounds: int, block: int) -> dict[str, Any
     return {"step_ms": {n: 1e3 * s for n, s in seconds.items()}, "two_against_one": seconds["2"] / seconds["1"]}
 
 
-def compiled(data: Material, name: str, rounds: int, block: int) -> dict[str, Any]:
+def compiled(data: BenchData, name: str, rounds: int, block: int) -> dict[str, Any]:
     """CPU time of the step with the network compiled against the one as it is, and what compiling takes."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()  # what was compiled before is compiled again
     torch.set_num_threads(1)
@@ -91,11 +90,11 @@ def compiled(data: Material, name: str, rounds: int, block: int) -> dict[str, An
     }
 
 
-def ready(data: Material, name: str) -> tuple[Learner, Callable[[], object]]:
+def ready(data: BenchData, name: str) -> tuple[Learner, Callable[[], object]]:
     """A learner in its last task, and its step."""
     stream = data.stream(tasks=TASKS)
     learner = new_learner(name, stream, seed=0, device=CPU, compute=Compute(precision="fp32", capture=False))
-    filled(learner, stream, BATCH)
+    fill_memory(learner, stream, BATCH)
     x, y = (part[:BATCH] for part in stream.train_data(len(stream) - 1))
     return learner, partial(learner.observe, x, y)
 

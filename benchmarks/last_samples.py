@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    settings: dict[str, Any] = registry.paper_settings("scale", asked.stream)
+    settings: dict[str, Any] = registry.preset_settings("scale", asked.stream)
     config = ScaleConfig(**settings)
     found = []
     for seed in range(asked.seeds):

@@ -2,18 +2,16 @@
 
     python examples/new_method.py
 
-A method is a config (its settings, each with a line of documentation) and a step. The memory, growing heads, the weight
-average, evaluation, checkpoints and the training loop come with the base class.
+A method is a config (its settings, each with a line of documentation) and a step. The network with growing heads, the
+memory, the weight average, evaluation, checkpoints and the training loop come with the base class.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from scale_cl import streams, train
-from scale_cl.learners import Er, ReplayConfig, ReplayLearner, StepStats
+from scale_cl.learners import Batch, Er, ReplayConfig, ReplayLearner
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 
@@ -23,7 +21,7 @@ class CalmConfig(ReplayConfig):
     """Settings of Calm."""
 
     lr: float = setting(0.1, "learning rate", above=0)
-    updates: int = setting(3, "gradient steps a batch, each with a fresh replay draw", low=1)
+    updates: int = setting(3, "gradient steps per batch, each with a fresh replay draw", low=1)
     calm: float = setting(2.0, "weight of the distance to the teacher's probabilities", low=0)
     weight_average: float = setting(0.95, "decay of the average that teaches and predicts", above=0, below=1)
 
@@ -34,19 +32,19 @@ class Calm(ReplayLearner):
     config_class = CalmConfig
     config: CalmConfig
 
-    def _update(self, x: Tensor, y: Tensor) -> StepStats:
-        stats = StepStats()
-        for samples in self._replay_batches(x, y, self.config.updates):  # the batch, and a draw from the memory
-            logits = self.net(samples.x, samples.task)[2]
+    def update(self, batch: Batch) -> None:
+        """Descend the cross-entropy of batch and replay, and the distance to the teacher on the replay."""
+        c = self.config
+        for samples in self.memory.replay_with(batch, c.replay, times=c.updates):  # the batch, and a draw
+            logits = self.network(samples).logits
             loss = cross_entropy(logits, samples.y)
             if samples.rows is not None:
-                old, tasks = self.memory.x[samples.rows], samples.task[samples.n :]
-                taught = self._evaluated(old, tasks)[2].softmax(1)
-                loss = loss + self.config.calm * (logits[samples.n :].softmax(1) - taught).square().sum(1).mean()
-            self._descend(loss, self._base, self.config.lr)
-            self._update_average()  # the average follows
-            stats["loss"] = loss.detach()
-        return stats
+                taught = self.engine.evaluated(self.memory.x[samples.rows], samples.replay.task).logits.softmax(1)
+                own = samples.from_memory(logits).softmax(1)
+                loss = loss + c.calm * (own - taught).square().sum(1).mean()
+            self.network.base.descend(loss, c.lr)  # the average follows
+            self.log(loss=loss)
+        self.memory.write(batch.x, batch.y)
 
 
 def main(tasks: int = 5) -> dict[str, float]:

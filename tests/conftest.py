@@ -25,9 +25,33 @@ TOGETHER = (
 )
 
 
+CORE = (  # `make quick`: what the rest stands on, and quick to run
+    "tests/learners/",
+    "tests/memory/",
+    "tests/nets/test_backbones",
+    "tests/nets/test_film",
+    "tests/nets/test_heads",
+    "tests/streams/builders/",
+    "tests/streams/test_stream",
+    "tests/test_files",
+    "tests/test_losses",
+    "tests/test_memory",
+    "tests/test_metrics",
+    "tests/test_packaging_metadata",
+    "tests/test_results.py",
+    "tests/test_settings",
+    "tests/training/test_config",
+    "tests/training/test_evaluation",
+    "tests/training/test_loop",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share something slow to start (a cluster, a server, an import, a compiler) go to one worker."""
+    """Mark the core tests, and send tests that share something slow to start (a cluster, a server) to one worker."""
     for item in items:
+        slow = "resnet" in item.name or item.get_closest_marker("soak") is not None
+        if item.nodeid.startswith(CORE) and not slow:
+            item.add_marker(pytest.mark.core)
         for start in TOGETHER:
             if item.nodeid.startswith(start):
                 item.add_marker(pytest.mark.xdist_group(start))

@@ -14,8 +14,9 @@ import pytest
 from scale_cl import results
 from scale_cl.errors import CheckpointError, ResultError, ScaleClError
 from scale_cl.json_format import Format
-from scale_cl.training import checkpoint, run_note
+from scale_cl.training import checkpoint
 from scale_cl.training.config import resolve
+from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
 from tests.test_results import run_result
 from tests.training.test_checkpoint import example
 
@@ -28,19 +29,36 @@ class Kind:
     read: Callable[[Path], object]
     what: str
     error: type[ScaleClError]
+    same: Callable[[Any], bool]  # what was read is what was written
 
 
 def note(folder: Path) -> Path:
-    run_note.write(folder, run_note.RunRequest(resolve(), None, ["run"]))
-    return folder / run_note.RUN_NAME
+    RunDirectory(folder).begin(RunRequest(resolve(), None, ["run"]), resume=False)
+    return folder / NOTE_NAME
 
 
 KINDS = {
-    "result": Kind(lambda folder: run_result().write(folder), results.read, "a result", ResultError),
-    "checkpoint": Kind(
-        lambda folder: checkpoint.write(folder, example()), checkpoint.read, "a checkpoint", CheckpointError
+    "result": Kind(
+        lambda folder: run_result().write(folder),
+        results.read,
+        "a result",
+        ResultError,
+        lambda read: read == run_result(),
     ),
-    "note": Kind(note, lambda path: run_note.read(path.parent), "the note of a run", CheckpointError),
+    "checkpoint": Kind(
+        lambda folder: checkpoint.write(folder, example()),
+        checkpoint.read,
+        "a checkpoint",
+        CheckpointError,
+        lambda read: read.position == example().position,
+    ),
+    "note": Kind(
+        note,
+        lambda path: RunDirectory(path.parent).request(),
+        "the note of a run",
+        CheckpointError,
+        lambda read: read.config == resolve(),
+    ),
 }
 
 
@@ -56,7 +74,7 @@ def refused(kind: Kind, path: Path) -> str:
 
 
 def test_what_was_written_is_read(kind: Kind, tmp_path: Path) -> None:
-    kind.read(kind.write(tmp_path))
+    assert kind.same(kind.read(kind.write(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +93,10 @@ def test_a_foreign_file_is_called_so(kind: Kind, content: Any, tmp_path: Path) -
 
 def test_a_newer_file_is_refused_with_what_to_do(kind: Kind, tmp_path: Path) -> None:
     path = kind.write(tmp_path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 99}))
-    assert refused(kind, path) == f"{path} has schema 99, this version reads up to 1: use a newer scale-cl"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "schema": 99}))
+    known = content["schema"]
+    assert refused(kind, path) == f"{path} has schema 99, this version reads up to {known}: use a newer scale-cl"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\x80", b'{"schema": 1', b"[" * 100_000, b"1" * 5000])

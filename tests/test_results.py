@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from scale_cl import files, results
 from scale_cl.errors import ResultError
-from scale_cl.results import RunResult, SeedResult
+from scale_cl.results import RunResult, SeedResult, StreamTasks
 
 
 def seed_result(seed: int = 0, first: float = 90.0, **changes: Any) -> SeedResult:
@@ -41,7 +42,7 @@ def test_a_written_result_is_read_back_whole(tmp_path: Path) -> None:
 
 def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
     content = json.loads(run_result().write(tmp_path).read_text())
-    assert content["schema"] == 1
+    assert content["schema"] == 2
     assert (content["stream"], content["learner"], content["seeds"]) == ("pmnist", "scale", [0, 1])
     assert content["acc"] == [75.0625, 75.0625]
     assert content["fm"] == [10.0, 12.0]
@@ -135,9 +136,36 @@ def test_a_foreign_file_is_refused(tmp_path: Path, content: object) -> None:
 
 
 def test_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    _alter(tmp_path, schema=2)
-    with pytest.raises(ResultError, match="has schema 2, this version reads up to 1: use a newer scale-cl"):
+    _alter(tmp_path, schema=3)
+    with pytest.raises(ResultError, match="has schema 3, this version reads up to 2: use a newer scale-cl"):
         results.read(tmp_path)
+
+
+def test_a_result_says_its_preset_its_scenario_and_its_streams(tmp_path: Path) -> None:
+    seed = seed_result(preset="paper", scenario="domain")
+    path = RunResult((seed,), {}, 1.0).write(tmp_path)
+    for written in (path, tmp_path / "seeds" / "seed-0.json"):
+        content = json.loads(written.read_text())
+        assert (content["schema"], content["preset"], content["scenario"]) == (2, "paper", "domain")
+        assert content["streams"] == [{"name": "pmnist", "tasks": 2}]
+    assert results.read(tmp_path).seeds == (seed,)
+    assert results.read_seed(tmp_path / "seeds" / "seed-0.json") == seed
+    two = replace(seed, streams=(StreamTasks("pmnist", 1), StreamTasks("digits", 1)))
+    RunResult((two,), {}, 1.0).write(tmp_path)
+    assert results.read(tmp_path).seeds == (two,)
+
+
+def test_a_result_of_schema_1_is_read_with_what_it_does_not_say_unknown(tmp_path: Path) -> None:
+    path = RunResult((seed_result(preset="ours", scenario="task"),), {}, 1.0).write(tmp_path)
+    content = json.loads(path.read_text())
+    for key in ("preset", "scenario", "streams"):
+        del content[key]
+    path.write_text(json.dumps({**content, "schema": 1}))
+    before = path.read_bytes()
+    (seed,) = results.read(path).seeds
+    assert seed == seed_result()
+    assert (seed.preset, seed.scenario, seed.streams) == (None, None, (StreamTasks("pmnist", 2),))
+    assert path.read_bytes() == before
 
 
 def test_a_seed_is_not_taken_for_a_run(tmp_path: Path) -> None:
@@ -165,6 +193,9 @@ def test_a_seed_is_not_taken_for_a_run(tmp_path: Path) -> None:
         ({"acc": [75.0625, 10**400]}, "int too large"),
         ({"seeds": [0, "1" * 10**6]}, "'seed' is '111"),
         ({"environment": []}, "'environment' is"),
+        ({"preset": 3}, "'preset' is 3, which is not of type str"),
+        ({"streams": [{"name": "pmnist", "tasks": 3}]}, "streams have 3 tasks, but the result has 2"),
+        ({"streams": [{"tasks": 2}]}, "'name' is missing"),
     ],
 )
 def test_a_damaged_file_is_refused_with_the_reason(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

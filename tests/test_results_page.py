@@ -30,10 +30,8 @@ def test_what_it_says_of_the_plain_implementation_is_in_its_files(stream: str, p
     plain = {one["seeds"][0]: (one["acc"][0], one["fm"][0]) for one in found}
     ours = results.read(ROOT / f"results/norm/{package}/result.json")
     same = [(seed.acc, seed.fm) for seed in ours.seeds if seed.seed in plain]
-    each = [f"{acc:.2f} / {fm:.2f}" for acc, fm in plain.values()]
-    assert f"gave {', '.join(each[:-1])} and {each[-1]} for" in words
-    for those in (list(plain.values()), same):
-        acc, fm = (fmean(column) for column in zip(*those, strict=True))
+    means = [tuple(fmean(column) for column in zip(*those, strict=True)) for those in (list(plain.values()), same)]
+    for acc, fm in [*plain.values(), *means]:
         assert f"{acc:.2f} / {fm:.2f}" in words
 
 
@@ -44,7 +42,7 @@ def test_what_it_says_of_all_seeds_on_mini_imagenet_is_in_the_two_files() -> Non
     ]
     assert sorted(seed.seed for part in parts for seed in part.seeds) == list(range(15))
     acc, fm = (measured([value for part in parts for value in part.values(measure)]) for measure in ("acc", "fm"))
-    assert f"over all fifteen seeds {acc} / {fm}" in words
+    assert f"{acc} / {fm}" in words
 
 
 def test_the_page_has_rows() -> None:

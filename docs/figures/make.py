@@ -45,14 +45,13 @@ def command(name: str) -> str:
 
 def matrices(name: str) -> list[Matrix]:
     """The accuracies of a run made now, two decimals, a matrix a seed."""
-    from scale_cl import resolve
-    from scale_cl.training import run
+    from scale_cl import resolve, run
 
     learner, settings = RUNS[name]
     config = resolve(
         stream="digits", learner=learner, options={"run.seeds": SEEDS, "run.processes": 1}, assignments=settings
     )
-    results = [[[round(a, 2) if a is not None else None for a in row] for row in r.matrix] for r in run(config)]
+    results = [[[round(a, 2) if a is not None else None for a in row] for row in r.matrix] for r in run(config).seeds]
     return results  # type: ignore[return-value]
 
 

@@ -99,7 +99,7 @@ def _paper(name: str) -> str:
 
     lines = []
     for stream in streams.names():
-        values = learners.paper_settings(name, stream)
+        values = learners.preset_settings(name, stream)
         if values:
             lines.append(f"- on `{stream}`: " + ", ".join(f"`{key}` {value}" for key, value in values.items()))
     return "\n".join(["Unless you say otherwise:\n", *lines, ""]) if lines else ""

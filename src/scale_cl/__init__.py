@@ -18,26 +18,20 @@ if TYPE_CHECKING:
     from scale_cl.streams import InputSpec, Stream, Task, TaskInfo
     from scale_cl.training import train, train_many
     from scale_cl.training.config import Config, resolve
+    from scale_cl.training.run import run
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Config": "scale_cl.training.config",
-    "ContinualClassifier": "scale_cl.estimator",
-    "InputSpec": "scale_cl.streams",
-    "CustomBackbone": "scale_cl.nets",
-    "RunResult": "scale_cl.results",
-    "Scale": "scale_cl.learners.scale",
-    "ScaleClError": "scale_cl.errors",
-    "ScaleClassifier": "scale_cl.estimator",
-    "ScaleConfig": "scale_cl.learners.scale",
-    "SeedResult": "scale_cl.results",
-    "Stream": "scale_cl.streams",
-    "Task": "scale_cl.streams",
-    "TaskInfo": "scale_cl.streams",
-    "resolve": "scale_cl.training.config",
-    "train": "scale_cl.training",
-    "train_many": "scale_cl.training",
+    "errors": ("ScaleClError",),
+    "estimator": ("ContinualClassifier", "ScaleClassifier"),
+    "learners.scale": ("Scale", "ScaleConfig"),
+    "nets": ("CustomBackbone",),
+    "results": ("RunResult", "SeedResult"),
+    "streams": ("InputSpec", "Stream", "Task", "TaskInfo"),
+    "training": ("train", "train_many"),
+    "training.config": ("Config", "resolve"),
+    "training.run": ("run",),
 }
 _MODULES = ("learners", "metrics", "streams")
 
@@ -59,6 +53,7 @@ __all__ = [
     "learners",
     "metrics",
     "resolve",
+    "run",
     "streams",
     "train",
     "train_many",
@@ -68,8 +63,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"scale_cl.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"scale_cl.{home}"), name)
     raise AttributeError(f"module 'scale_cl' has no attribute {name!r}")
 
 

@@ -1,8 +1,12 @@
-"""Recording a step as a CUDA graph, so that batches of ten do not drown in launches.
+"""Recording a step as a CUDA graph, so that launching its many small kernels does not cost more than running them.
 
-A function of device tensors with fixed shapes and no host work is called through `RecordedFunction`. On a GPU its first
-call with a key runs eagerly, the next one in a row is recorded, and from then on it is replayed; elsewhere it is just
-called. A recording changes nothing: eager calls and replays draw the same random numbers from the same generator.
+A function of device tensors with fixed shapes is called through `RecordedFunction`. On a GPU its first call runs
+eagerly, the next one in a row under the same conditions is recorded, and from then on it is replayed; elsewhere it is
+just called. Eager calls and replays draw the same random numbers from the same generator.
+
+A replay runs no Python. What the host decides inside the function (the size of a draw) and what it does there (count
+the samples written) go through a `HostLog`: a recording is replayed only while every decision would be the same, and
+each replay repeats what the host did.
 """
 
 from __future__ import annotations
@@ -11,16 +15,64 @@ import gc
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 Outputs = dict[str, Tensor]
-_alone = Lock()  # a recording breaks if another thread loads kernels meanwhile, as a call that is not replayed may
-_WARM_UP = 1  # eager calls with one key, in a row, before it is worth a graph (libraries load and tune in them)
+A = TypeVar("A", bound=Hashable)
+_alone = Lock()  # a recording breaks if another thread loads kernels meanwhile, as an eager call may
+_WARM_UP = 1  # eager calls under the same conditions, in a row, before a recording (libraries load and tune in them)
+
+
+@dataclass
+class _Noted:
+    """What the host decided and did in one call."""
+
+    recording: bool
+    decisions: list[tuple[Callable[[], Hashable], Hashable]] = field(default_factory=list)
+    effects: list[Callable[[], None]] = field(default_factory=list)
+
+    def still_holds(self) -> bool:
+        """Whether the host would decide the same now."""
+        return all(question() == answer for question, answer in self.decisions)
+
+
+class HostLog:
+    """Decisions and effects of the host inside a step; without a GPU it only passes them on."""
+
+    def __init__(self) -> None:
+        """Nothing is noted until a `RecordedFunction` asks for it."""
+        self._noted: _Noted | None = None
+
+    def ask(self, question: Callable[[], A]) -> A:
+        """The answer to `question`, on which the rest of the step depends.
+
+        A replay asks all questions before it does anything, so a question must not depend on an effect of its own step.
+        """
+        answer = question()
+        if self._noted is not None:
+            self._noted.decisions.append((question, answer))
+        return answer
+
+    def do(self, effect: Callable[[], None]) -> None:
+        """Have `effect` now, or in every replay of what is being recorded."""
+        if self._noted is None or not self._noted.recording:
+            effect()
+        else:
+            self._noted.effects.append(effect)
+
+    @contextmanager
+    def noting(self, *, recording: bool) -> Iterator[_Noted]:
+        """Note what is decided inside; while `recording`, what is done is left to the replays."""
+        before, self._noted = self._noted, _Noted(recording)
+        try:
+            yield self._noted
+        finally:
+            self._noted = before
 
 
 @dataclass
@@ -28,50 +80,67 @@ class _Recording:
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
     outputs: Outputs
+    noted: _Noted
 
 
 class RecordedFunction:
     """Calls `function`, as a graph where that is possible."""
 
     def __init__(
-        self, function: Callable[..., Outputs], *, device: torch.device, generator: torch.Generator, enabled: bool
+        self,
+        function: Callable[..., Outputs],
+        *,
+        device: torch.device,
+        generator: torch.Generator,
+        enabled: bool,
+        host: HostLog | None = None,
     ) -> None:
         """Record calls of `function` when `enabled` and on a CUDA device; `generator` is what it draws from."""
         self._function, self._generator = function, generator
         self._possible = enabled and device.type == "cuda"
-        self._recordings: dict[Hashable, _Recording] = {}
-        self._last: Hashable = None
+        self._host = HostLog() if host is None else host
+        self._recordings: dict[Hashable, list[_Recording]] = {}
+        self._last: tuple[Hashable, _Noted] | None = None
         self._streak = 0
         self._pool: Any = None
 
     def __call__(self, key: Hashable, *inputs: Tensor) -> Outputs:
-        """The outputs for `inputs`; a replay's outputs are overwritten by the next one of the same key.
+        """The outputs for `inputs`; a replay's outputs are overwritten by the next one.
 
         Args:
-            key: all that the host decides inside `function`: shapes, sizes of draws, versions of tensors.
+            key: shapes of the inputs and whatever else the caller decides; what the function decides is in the log.
             inputs: device tensors; copied into the recording's own.
         """
         if not self._possible:
             return self._function(*inputs)
-        recording = self._recordings.get(key)
-        if recording is None:
-            with _alone:
-                self._streak = self._streak + 1 if key == self._last else 1
-                self._last = key
-                if self._streak > _WARM_UP:
-                    recording = self._record(inputs)
-                if recording is None:
-                    return self._function(*inputs)
-                self._recordings[key] = recording
+        for recording in self._recordings.get(key, ()):
+            if recording.noted.still_holds():
+                return self._replay(recording, inputs)
+        with _alone:
+            same = self._last is not None and self._last[0] == key and self._last[1].still_holds()
+            self._streak = self._streak + 1 if same else 1
+            made = self._record(inputs) if self._streak > _WARM_UP else None
+            if made is None:
+                with self._host.noting(recording=False) as noted:
+                    outputs = self._function(*inputs)
+                self._last = key, noted
+                return outputs
+            self._recordings.setdefault(key, []).append(made)
+        return self._replay(made, inputs)
+
+    def _replay(self, recording: _Recording, inputs: tuple[Tensor, ...]) -> Outputs:
+        """The recorded work, and the host's part of it."""
         for own, given in zip(recording.inputs, inputs, strict=True):
             own.copy_(given, non_blocking=True)
         recording.graph.replay()
+        for effect in recording.noted.effects:
+            effect()
         return recording.outputs
 
     @property
     def recorded(self) -> int:
         """How many graphs there are."""
-        return len(self._recordings)
+        return sum(map(len, self._recordings.values()))
 
     def drop(self) -> None:
         """Forget all recordings: tensors they read or write have moved."""
@@ -89,7 +158,7 @@ class RecordedFunction:
         aside = torch.cuda.Stream() if here == torch.cuda.default_stream() else here  # the default one cannot record
         aside.wait_stream(here)
         try:
-            with torch.cuda.stream(aside), _no_collection():
+            with torch.cuda.stream(aside), _no_collection(), self._host.noting(recording=True) as noted:
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     outputs = self._function(*own)
@@ -99,10 +168,10 @@ class RecordedFunction:
             self._possible = False
             self._restore(before)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            warnings.warn(f"steps run one kernel at a time, as they cannot be recorded: {reason}", RuntimeWarning, 3)
+            warnings.warn(f"CUDA graph capture failed; running eagerly (slower): {reason}", RuntimeWarning, 3)
             return None
         here.wait_stream(aside)
-        return _Recording(graph, own, outputs)
+        return _Recording(graph, own, outputs, noted)
 
     def _restore(self, state: Tensor) -> None:
         """A recording that broke off leaves the generator waiting for its end: give it a new inside."""

@@ -57,3 +57,8 @@ class DivergenceError(ScaleClError, ArithmeticError):
 
 class Interrupted(ScaleClError):
     """The run was asked to stop and has saved its state; the command line exits with 75."""
+
+
+def one_line(error: BaseException) -> str:
+    """An error of other people's code as one line: its class and the beginning of its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,15 @@ def put_in_place(temporary: Path, target: Path) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def first_free(path: Path, is_taken: Callable[[Path], bool] = Path.exists) -> Path:
+    """`path`, or its first numbered sibling (`name-2`, `name-3`) that is not taken."""
+    number, candidate = 1, path
+    while is_taken(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
@@ -98,9 +107,7 @@ def _acquire(target: Path) -> int:
         except BlockingIOError:
             holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
-            raise OutputInUseError(
-                f"{target.parent} is in use by process {holder}: wait for it, or use another"
-            ) from None
+            raise OutputInUseError(f"{target.parent} is in use by process {holder}: wait, or use another") from None
         except BaseException:
             os.close(descriptor)
             raise

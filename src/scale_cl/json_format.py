@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,3 +63,32 @@ class Format:
                 raise self.error(f"{path} holds a {kind!r}, expected a {self.kind!r}")
             raise foreign
         return dict(content)
+
+
+@contextmanager
+def reporting_damage(path: Path, error: type[ScaleClError]) -> Iterator[None]:
+    """Raise errors in reading the content of a file as an `error` that names the file."""
+    try:
+        yield
+    except KeyError as problem:
+        raise error(f"{path} is damaged: {problem.args[0]!r} is missing") from problem
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise error(f"{path} is damaged: {problem}") from problem
+
+
+def typed(content: dict[str, Any], key: str, kind: type) -> Any:
+    """The value of `key`; KeyError if it is missing, ValueError if it is of another type."""
+    value = content[key]
+    if type(value) is not kind:
+        raise ValueError(f"{key!r} is {reprlib.repr(value)}, which is not of type {kind.__name__}")
+    return value
+
+
+def accuracy_matrix(matrix: Any, size: int) -> list[list[float | None]]:
+    """A copy of the matrix; ValueError unless it has size x size percentages, or None where nothing was tested."""
+    if size == 0 or not isinstance(matrix, list) or [len(r) for r in matrix if isinstance(r, list)] != [size] * size:
+        raise ValueError(f"the matrix is not square: it is not of {size} x {size} accuracies")
+    for value in (v for row in matrix for v in row if v is not None):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+            raise ValueError(f"the matrix holds {reprlib.repr(value)}, which is not a percentage")
+    return [list(row) for row in matrix]

@@ -10,38 +10,21 @@ NO_CLASS = float("-inf")  # added to a logit that does not exist for its sample
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy; logits of classes a head does not have are -inf and take no part.
-
-    Args:
-        logits: [B, C] float.
-        target: [B] int64.
-    """
+    """Mean cross-entropy of logits [B, C] and labels [B]; logits of classes that a head does not have are -inf."""
     return F.cross_entropy(logits, target)
 
 
 def cross_entropy_of_parts(logits: Tensor, target: Tensor, parts: tuple[int, ...]) -> Tensor:
-    """Sum over the parts of a batch of their mean cross-entropies.
-
-    Args:
-        logits: [B, C] float.
-        target: [B] int64.
-        parts: sizes that add up to B, in order.
-    """
+    """Sum over the parts of a batch of their mean cross-entropies; `parts` are sizes that add up to B, in order."""
     if len(set(parts)) == 1:
         return F.cross_entropy(logits, target, reduction="sum") / parts[0]
     each = F.cross_entropy(logits, target, reduction="none")
     return (each * torch.cat([each.new_full((n,), 1 / n) for n in parts])).sum()
 
 
-def weighted_cross_entropy(logits: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-    """Several weighted sums of the samples' cross-entropies, from one softmax.
-
-    Args:
-        logits: [B, C] float.
-        target: [B] int64.
-        weights: [..., B] float, a row for each sum.
-    """
-    return weights @ F.cross_entropy(logits, target, reduction="none")
+def cross_entropies(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of each sample [B]."""
+    return F.cross_entropy(logits, target, reduction="none")
 
 
 def logit_distance(logits: Tensor, stored: Tensor, exists: Tensor | None) -> Tensor:
@@ -50,12 +33,13 @@ def logit_distance(logits: Tensor, stored: Tensor, exists: Tensor | None) -> Ten
     Args:
         logits: [B, C] float.
         stored: [B, C] float, zero where nothing was stored.
-        exists: [B, C] bool, the columns that existed when the sample's logits were stored; None: all.
+        exists: [B, C] bool, the columns that existed when the sample's logits were stored; None: all. A sample without
+            stored logits is at no distance, and counts.
     """
     if exists is None:
         return F.mse_loss(logits, stored)
     squares = F.mse_loss(torch.where(exists, logits, stored), stored, reduction="none")
-    return squares.sum(1) @ exists.sum(1, dtype=squares.dtype).mul_(len(stored)).reciprocal_()
+    return squares.sum(1) @ exists.sum(1, dtype=squares.dtype).clamp_(min=1).mul_(len(stored)).reciprocal_()
 
 
 def softened_divergence(logits: Tensor, stored: Tensor, exists: Tensor | None, temperature: float) -> Tensor:

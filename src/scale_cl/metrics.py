@@ -14,46 +14,46 @@ Matrix = Sequence[Sequence[float | None]]
 
 def acc(matrix: Matrix) -> float | None:
     """ACC: mean accuracy over all tasks at the end, the mean of the last row."""
-    return _mean(matrix[-1]) if matrix else None
+    return mean(matrix[-1]) if matrix else None
 
 
 def fm(matrix: Matrix) -> float | None:
     """FM: mean drop, over all tasks but the last, from the best accuracy before the end to that at the end."""
-    return _mean(_drop(matrix, task) for task in range(len(matrix) - 1))
+    return mean(drops(matrix))
 
 
 def la(matrix: Matrix) -> float | None:
     """LA: mean accuracy on each task right after learning it, the mean of the diagonal."""
-    return _mean(row[task] for task, row in enumerate(matrix))
+    return mean(row[task] for task, row in enumerate(matrix))
 
 
 def bwt(matrix: Matrix) -> float | None:
     """BWT: mean change, over all tasks but the last, from right after learning a task to the end."""
-    return _mean(_difference(matrix[-1][task], matrix[task][task]) for task in range(len(matrix) - 1))
+    return mean(_difference(matrix[-1][task], matrix[task][task]) for task in range(len(matrix) - 1))
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Mean and sample standard deviation (n - 1); the deviation of a single value is None."""
     known = [v for v in values if v is not None]
-    if not known or len(known) < len(values):
-        return None, None
-    return statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None
+    return mean(values), statistics.stdev(known) if 1 < len(known) == len(values) else None
 
 
-def _drop(matrix: Matrix, task: int) -> float | None:
-    before_the_end = [row[task] for row in matrix[task:-1]]
-    known = [a for a in before_the_end if a is not None]
-    return _difference(max(known), matrix[-1][task]) if len(known) == len(before_the_end) else None
+def drops(matrix: Matrix) -> list[float | None]:
+    """For each task but the last: its best accuracy before the end minus its accuracy at the end."""
+    found: list[float | None] = []
+    for task in range(len(matrix) - 1):
+        before = [row[task] for row in matrix[task:-1]]
+        known = [a for a in before if a is not None]
+        found.append(_difference(max(known), matrix[-1][task]) if len(known) == len(before) else None)
+    return found
 
 
 def _difference(minuend: float | None, subtrahend: float | None) -> float | None:
     return None if minuend is None or subtrahend is None else minuend - subtrahend
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known: list[float] = []
-    for value in values:
-        if value is None:
-            return None
-        known.append(value)
-    return statistics.fmean(known) if known else None
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean; None if there is no value, or if one is None."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(found) else None

@@ -1,6 +1,8 @@
-"""The result of a run, what made it, and its form on disk: `DIR/result.json` and one file a seed under `DIR/seeds/`.
+"""The result of a run and its form on disk: `DIR/result.json`, and one file per seed under `DIR/seeds/`.
 
 Everything but `seconds_*` and `environment` is a function of the config and the seed.
+
+Schema 2 adds `preset`, `scenario` and `streams`. In results of schema 1, which are read, preset and scenario are None.
 """
 
 from __future__ import annotations
@@ -8,16 +10,16 @@ from __future__ import annotations
 import math
 import reprlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scale_cl import files, metrics
 from scale_cl.errors import ResultError
-from scale_cl.json_format import Format
+from scale_cl.json_format import Format, accuracy_matrix, reporting_damage, typed
 
-SCHEMA = 1
+SCHEMA = 2
 RESULT_NAME = "result.json"
 SEEDS_FOLDER = "seeds"
 MEASURES = ("acc", "fm", "la", "bwt")
@@ -25,8 +27,16 @@ _LARGEST = 1 << 30  # bytes
 
 
 @dataclass(frozen=True)
+class StreamTasks:
+    """A stream that a learner was trained on, and how many of the result's tasks are its."""
+
+    name: str
+    tasks: int
+
+
+@dataclass(frozen=True)
 class SeedResult:
-    """One learner trained once through one stream."""
+    """One learner, trained once on one stream (or on several, one after another)."""
 
     stream: str
     learner: str
@@ -36,6 +46,14 @@ class SeedResult:
     matrix: list[list[float | None]]  # [T][T] percent, unrounded: row = after learning that task, column = tested task
     seconds_train: float
     seconds_eval: float
+    preset: str | None = None  # name of the preset that the settings began with; None: unknown
+    scenario: str | None = None  # "task", "domain" or "class"; None: unknown
+    streams: tuple[StreamTasks, ...] = ()  # in order of training; by default `stream` alone
+
+    def __post_init__(self) -> None:
+        """By default, all tasks are those of the one stream."""
+        if not self.streams:
+            object.__setattr__(self, "streams", (StreamTasks(self.stream, len(self.tasks)),))
 
     @property
     def acc(self) -> float | None:
@@ -60,15 +78,15 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The seeds of one run and the environment that made them."""
+    """The seeds of one run, and the environment they were made in."""
 
     seeds: tuple[SeedResult, ...]
     environment: dict[str, Any] = field(default_factory=dict)
-    seconds_wall: float = 0.0  # of all seeds together, data included
-    seconds_load: float = 0.0  # of those, until the data were read (0: not noted)
+    seconds_wall: float = 0.0  # of all seeds together, including the loading of data
+    seconds_load: float = 0.0  # of these, until the data was loaded (0: unknown)
 
     def __post_init__(self) -> None:
-        """Refuse seeds that do not belong together."""
+        """Refuse seeds that are not of one run."""
         if not self.seeds:
             raise ResultError("a result needs at least one seed")
         first = self.seeds[0]
@@ -92,17 +110,13 @@ class RunResult:
         return self.seeds[0].learner
 
     def values(self, measure: str) -> list[float | None]:
-        """One of acc, fm, la, bwt for every seed."""
+        """The values of acc, fm, la or bwt, one per seed."""
         return [getattr(seed, measure) for seed in self.seeds]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `result.json`."""
         return {
-            "schema": SCHEMA,
-            "kind": "run",
-            "stream": self.stream,
-            "learner": self.learner,
-            "config": self.seeds[0].config,
+            **_head("run", self.seeds[0]),
             "seeds": [s.seed for s in self.seeds],
             **{measure: self.values(measure) for measure in MEASURES},
             "seconds_train": [s.seconds_train for s in self.seeds],
@@ -124,14 +138,14 @@ class RunResult:
         )
 
     def write(self, directory: Path) -> Path:
-        """Write one file a seed and `result.json`, over an earlier result if there is one; returns its path."""
+        """Write one file per seed and `result.json`, replacing an earlier result; returns the path of the latter."""
         directory.mkdir(parents=True, exist_ok=True)
         coming, going = (directory / f".{SEEDS_FOLDER}-{word}" for word in ("coming", "going"))
         try:
             shutil.rmtree(coming, ignore_errors=True)
             coming.mkdir()
             for seed in self.seeds:
-                files.write_json(coming / seed_name(seed.seed), seed_as_dict(seed, self.environment))
+                files.write_json(coming / f"seed-{seed.seed}.json", seed_as_dict(seed, self.environment))
             files.write_json(directory / RESULT_NAME, self.as_dict())
             if (directory / SEEDS_FOLDER).exists():
                 (directory / SEEDS_FOLDER).replace(going)
@@ -143,7 +157,7 @@ class RunResult:
 
 
 def percent(values: Sequence[float | None]) -> str:
-    """`80.6 ± 0.4`; without the deviation for one value, a dash for an undefined measure."""
+    """Mean and deviation as `80.6 ± 0.4`; one value has no deviation, an undefined measure is a dash."""
     mean, deviation = metrics.mean_and_deviation(values)
     if mean is None:
         return "-"
@@ -151,19 +165,10 @@ def percent(values: Sequence[float | None]) -> str:
     return shown if deviation is None else f"{shown} ± {deviation:.1f}"
 
 
-def seed_name(seed: int) -> str:
-    """Name of the file of one seed."""
-    return f"seed-{seed}.json"
-
-
 def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any]:
     """The content of a seed's own file."""
     return {
-        "schema": SCHEMA,
-        "kind": "seed",
-        "stream": seed.stream,
-        "learner": seed.learner,
-        "config": seed.config,
+        **_head("seed", seed),
         "seed": seed.seed,
         **{measure: getattr(seed, measure) for measure in MEASURES},
         "seconds_train": seed.seconds_train,
@@ -174,44 +179,40 @@ def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any
     }
 
 
+def _head(kind: str, seed: SeedResult) -> dict[str, Any]:
+    """What the files of a run and of a seed begin with."""
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "stream": seed.stream,
+        "streams": [vars(part) for part in seed.streams],
+        "scenario": seed.scenario,
+        "learner": seed.learner,
+        "preset": seed.preset,
+        "config": seed.config,
+    }
+
+
 def read(path: Path) -> RunResult:
     """Read a `result.json`, or the one in a directory; ResultError if it is missing, damaged, foreign or newer."""
     path = path / RESULT_NAME if path.is_dir() else path
     content = _load(path, "run")
-    with _Damage(path):
+    with reporting_damage(path, ResultError):
         count = len(content["seeds"])
         columns = ("seeds", "tasks", "matrix", "seconds_train", "seconds_eval", *MEASURES)
         if any(not isinstance(content[c], list) or len(content[c]) != count for c in columns):
             raise ValueError(f"{', '.join(columns)} are not lists of the same length")
-        rows = [
-            {**content, "seed": content["seeds"][i], **{c: content[c][i] for c in columns[1:]}} for i in range(count)
-        ]
-        seeds = tuple(_seed_of(row) for row in rows)
+        rows = [{c: content[c][i] for c in columns} for i in range(count)]
+        seeds = tuple(_seed_of({**content, **row, "seed": row["seeds"]}) for row in rows)
         seconds = float(content["seconds_wall"]), float(content.get("seconds_load", 0.0))
-        return RunResult(seeds, _typed(content, "environment", dict), *seconds)
+        return RunResult(seeds, typed(content, "environment", dict), *seconds)
 
 
 def read_seed(path: Path) -> SeedResult:
     """Read the file of one seed; ResultError if it is missing, damaged, foreign or newer."""
     content = _load(path, "seed")
-    with _Damage(path):
+    with reporting_damage(path, ResultError):
         return _seed_of(content)
-
-
-class _Damage:
-    """Turns what goes wrong in reading a file's content into a ResultError that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, KeyError):
-            raise ResultError(f"{self.path} is damaged: {error.args[0]!r} is missing") from error
-        if isinstance(error, ValueError | TypeError | OverflowError):
-            raise ResultError(f"{self.path} is damaged: {error}") from error
 
 
 def _load(path: Path, kind: str) -> dict[str, Any]:
@@ -221,16 +222,17 @@ def _load(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _seed_of(row: dict[str, Any]) -> SeedResult:
-    tasks = _typed(row, "tasks", list)
+    tasks = typed(row, "tasks", list)
     seed = SeedResult(
-        stream=_typed(row, "stream", str),
-        learner=_typed(row, "learner", str),
-        seed=_typed(row, "seed", int),
-        config=_typed(row, "config", dict),
+        stream=typed(row, "stream", str),
+        learner=typed(row, "learner", str),
+        seed=typed(row, "seed", int),
+        config=typed(row, "config", dict),
         tasks=[str(task) for task in tasks],
-        matrix=_checked_matrix(row["matrix"], len(tasks)),
+        matrix=accuracy_matrix(row["matrix"], len(tasks)),
         seconds_train=float(row["seconds_train"]),
         seconds_eval=float(row["seconds_eval"]),
+        **_since_schema_2(row, len(tasks)),
     )
     for measure in MEASURES:
         stored, computed = row[measure], getattr(seed, measure)
@@ -240,26 +242,18 @@ def _seed_of(row: dict[str, Any]) -> SeedResult:
     return seed
 
 
+def _since_schema_2(row: dict[str, Any], tasks: int) -> dict[str, Any]:
+    """What a file of schema 1 does not have."""
+    if row["schema"] < 2:
+        return {}
+    streams = tuple(StreamTasks(typed(part, "name", str), typed(part, "tasks", int)) for part in row["streams"])
+    if sum(part.tasks for part in streams) != tasks:
+        raise ValueError(f"streams have {sum(part.tasks for part in streams)} tasks, but the result has {tasks}")
+    preset, scenario = (None if row[key] is None else typed(row, key, str) for key in ("preset", "scenario"))
+    return {"preset": preset, "scenario": scenario, "streams": streams}
+
+
 def _agree(stored: object, computed: float | None) -> bool:
     if computed is None or not isinstance(stored, int | float):
         return stored is computed
     return math.isclose(stored, computed, abs_tol=1e-6)
-
-
-def _checked_matrix(matrix: Any, size: int) -> list[list[float | None]]:
-    square = (
-        isinstance(matrix, list) and len(matrix) == size and all(isinstance(r, list) and len(r) == size for r in matrix)
-    )
-    if not square or size == 0:
-        raise ValueError(f"the matrix is not of {size} x {size} accuracies")
-    for value in (v for row in matrix for v in row if v is not None):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            raise ValueError(f"the matrix holds {reprlib.repr(value)}, which is not a percentage")
-    return [list(row) for row in matrix]
-
-
-def _typed(row: dict[str, Any], key: str, kind: Callable[..., Any]) -> Any:
-    value = row[key]
-    if type(value) is not kind:
-        raise ValueError(f"{key!r} is {reprlib.repr(value)}, which is not of type {getattr(kind, '__name__', kind)}")
-    return value

@@ -77,9 +77,7 @@ def parse_assignment(text: str) -> tuple[str, str]:
     """Split the `field=value` of `--set` into its two sides."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(
-            f"--set {text!r}: expected field=value, such as --set inner_lr=0.05 or --set run.batch_size=20"
-        )
+        raise ConfigError(f"--set {text!r}: expected field=value, such as --set inner_lr=0.05 or run.batch_size=20")
     return name.strip(), value.strip()
 
 
@@ -98,9 +96,8 @@ def parse_text(cls: type[Settings], field: str, text: str, *, section: str = "")
 
 def explain(cfg: Settings) -> list[Explained]:
     """Every setting in order of declaration: name, value in force, default, documentation."""
-    return [
-        Explained(f.name, getattr(cfg, f.name), f.default, f.metadata.get("doc", "")) for f in dataclasses.fields(cfg)
-    ]
+    fields = dataclasses.fields(cfg)
+    return [Explained(f.name, getattr(cfg, f.name), f.default, f.metadata.get("doc", "")) for f in fields]
 
 
 def as_dict(cfg: Settings) -> dict[str, Any]:
@@ -129,7 +126,6 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------
-
 _UNREADABLE = object()
 
 
@@ -187,12 +183,9 @@ def _check_range(limits: Mapping[str, Any], value: object, label: str) -> None:
         and (below is None or value < below)
     )
     if not right:
-        raise ConfigError(f"{label}: {value!r} is out of range, it must be {_range_words(low, high, above, below)}")
-
-
-def _range_words(low: float | None, high: float | None, above: float | None, below: float | None) -> str:
-    bounds = [("at least", low), ("above", above), ("at most", high), ("below", below)]
-    return " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+        bounds = [("at least", low), ("above", above), ("at most", high), ("below", below)]
+        words = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+        raise ConfigError(f"{label}: {value!r} is out of range, it must be {words}")
 
 
 def _kind_names(kind: Any) -> str:
@@ -214,8 +207,6 @@ def _label(section: str, name: str) -> str:
 
 
 # --- text and JSON ----------------------------------------------------------------------------------------------------
-
-
 def _read_as(kind: Any, text: str) -> object:
     """`text` read as `kind`, or _UNREADABLE."""
     if kind is types.NoneType:

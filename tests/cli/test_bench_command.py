@@ -29,7 +29,7 @@ SMALL = ("--tasks", "1", "--grow-to", "5", "--out", "out", "--history", "history
 def test_it_leaves_json_a_plot_and_a_history_to_compare_with(command: Callable[..., Any]) -> None:
     first = command("bench", "steps", "streams", "growth", *TINY, *SMALL, "--save", "--compare")
     assert first.code == 0, first.err
-    assert "history.jsonl has nothing of such a machine" in first.out
+    assert "history.jsonl has no benchmark of this kind of machine" in first.out
     entry = json.loads(Path("out/bench.json").read_text())
     assert [json.loads(line) for line in Path("history.jsonl").read_text().splitlines()] == [entry]
     assert Path("out/bench.png").read_bytes().startswith(b"\x89PNG")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from scale_cl.cli.main import main
-from scale_cl.streams.sources import registry
+from scale_cl.streams import catalog
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import FILES, Mnist
 from tests.streams.loopback import Site, serving
@@ -59,7 +59,7 @@ def test_get_downloads_and_check_approves(
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     data = ("--data", str(tmp_path))
     with serving() as site:
-        monkeypatch.setitem(registry.SOURCES, "mnist", offered(site, small_mnist))
+        monkeypatch.setitem(catalog.SOURCES, "mnist", offered(site, small_mnist))
         assert run(capsys, monkeypatch, "check", "pmnist", *data)[0] == 2
         site.script = ["cut", "well", "ignore range"]
         code, out, _ = run(capsys, monkeypatch, "get", "pmnist", *data)
@@ -85,7 +85,7 @@ def test_wrong_bytes_end_in_one_line_and_leave_nothing(
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serving() as site:
-        monkeypatch.setitem(registry.SOURCES, "mnist", offered(site, small_mnist))
+        monkeypatch.setitem(catalog.SOURCES, "mnist", offered(site, small_mnist))
         site.script = ["wrong bytes"]
         code, out, err = run(capsys, monkeypatch, "get", "pmnist", "--data", str(tmp_path))
     assert (code, out) == (2, "")
@@ -120,7 +120,7 @@ def test_mini_imagenet_says_how_to_place_the_files_and_fails(
     assert "no official address" in err
     assert "train.csv, val.csv, test.csv and images/" in err
     source = MiniImageNet(classes=2, train_per_class=2, test_per_class=1)
-    monkeypatch.setitem(registry.SOURCES, "mini-imagenet", source)
+    monkeypatch.setitem(catalog.SOURCES, "mini-imagenet", source)
     for label in ("n01", "n02"):
         (tmp_path / "mini-imagenet" / label).mkdir(parents=True)
         for i in range(3):
@@ -160,7 +160,7 @@ def test_a_terminal_gets_a_bar_for_each_file(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     with serving() as site:
-        monkeypatch.setitem(registry.SOURCES, "mnist", offered(site, small_mnist))
+        monkeypatch.setitem(catalog.SOURCES, "mnist", offered(site, small_mnist))
         code, out, err = run(capsys, monkeypatch, "get", "pmnist", "--data", str(tmp_path))
     assert code == 0
     assert "\x1b" not in out  # the bars are on stderr

@@ -145,7 +145,7 @@ def test_tasks_that_a_stopped_run_has_not_come_to_are_named(
         command(*run, "--learner", "er")
     midst = f"task {names[1]} is not finished: 3 of {steps[1]} steps"
     done = command("export", "r", "--task", "all", "--format", "torch")
-    unseen = f"no file for tasks that the run has not come to: {names[2]}, {names[3]}"
+    unseen = f"no file for tasks that the run has not reached: {names[2]}, {names[3]}"
     assert (done.code, done.err.splitlines()) == (0, [midst, unseen])
     assert files() == {f"exported/{name}.pt2" for name in names[:2]}
     for name, said in ((names[0], []), (names[1], [midst])):
@@ -201,7 +201,7 @@ def test_bad_input_is_one_line_and_code_2(command: Callable[..., Any], monkeypat
         (("r", "--seed", "5"), "holds no checkpoint of seed 5; there are some of seed 0, 1"),
         (("r", "--seed", "1", "--task", "x"), "task 'x' was never seen; tasks seen: 'task-4'"),
         (("r", "--seed", "1", "--format", "tflite"), "--format is 'tflite'; formats are onnx, torch"),
-        (("r", "--seed", "1", "--out", "a.pt2"), "a.pt2 ends as files of the format torch do"),
+        (("r", "--seed", "1", "--out", "a.pt2"), "a.pt2 has the suffix of the format torch"),
         (("r", "--seed", "1", "--out", "there.onnx"), "there.onnx exists already"),
         (
             ("r", "--seed", "1", "--task", "all", "--out", "there.onnx"),

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from scale_cl.cli import progress
+from scale_cl.training.events import Evaluated, Finished, Started, Stepped, TaskStarted
 
 
 class Terminal(io.StringIO):
@@ -17,17 +18,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def drive(observer: progress.Silent) -> None:
+def drive(shown: progress.Silent) -> None:
     """Two seeds, two tasks of three steps."""
-    observer.started("digits", "scale", [0, 1], 2, 6)
+    shown(Started("digits", "scale", (0, 1), 2, 6))
     for task in range(2):
-        observer.task_started(task, f"task-{task}", 3)
+        shown(TaskStarted(task, f"task-{task}", 3))
         for step in range(3):
-            observer.stepped(3 * task + step + 1)
+            shown(Stepped(3 * task + step + 1))
         for seed in (0, 1):
-            observer.evaluated(seed, task, [80.0 + 10 * seed] * (task + 1))
-    observer.finished()
-    observer.close()
+            shown(Evaluated(seed, task, [80.0 + 10 * seed] * (task + 1)))
+    shown(Finished())
+    shown.close()
 
 
 def test_a_log_gets_a_line_a_task_once_all_seeds_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,15 +44,15 @@ def test_a_log_gets_a_line_a_task_once_all_seeds_are_tested(capsys: pytest.Captu
 
 
 def test_seeds_that_do_not_keep_step_get_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    observer = progress.Lines()
-    observer.started("digits", "scale", [0, 1], 1, 4)
-    observer.task_started(0, "task-0", 4)
-    observer.stepped(2)
-    observer.evaluated(0, 0, [70.0])
-    observer.stepped(3)
-    observer.stepped(4)
-    observer.evaluated(1, 0, [80.0])
-    observer.finished()
+    shown = progress.Lines()
+    shown(Started("digits", "scale", (0, 1), 1, 4))
+    shown(TaskStarted(0, "task-0", 4))
+    shown(Stepped(2))
+    shown(Evaluated(0, 0, [70.0]))
+    shown(Stepped(3))
+    shown(Stepped(4))
+    shown(Evaluated(1, 0, [80.0]))
+    shown(Finished())
     _, one, two = capsys.readouterr().err.splitlines()
     assert one.startswith("seed 0, task 1/1: accuracy so far 70.0, ")
     assert two.startswith("seed 1, task 1/1: accuracy so far 80.0, ")
@@ -62,9 +63,9 @@ def test_a_terminal_gets_a_bar_with_task_speed_accuracy_and_time(monkeypatch: py
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "150")
-    observer = progress.for_person(quiet=False)
-    assert isinstance(observer, progress.Bar)
-    drive(observer)
+    shown = progress.for_person(quiet=False)
+    assert isinstance(shown, progress.Bar)
+    drive(shown)
     drawn = terminal.getvalue()
     for part in ("scale on digits", "task 2/2", "steps/s", "accuracy 85.0", "0 s left", "100 %"):
         assert part in drawn
@@ -75,10 +76,10 @@ def test_a_bar_that_is_cut_short_gives_the_cursor_back(monkeypatch: pytest.Monke
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    observer = progress.for_person(quiet=False)
-    observer.started("digits", "scale", [0], 2, 6)
-    observer.close()
-    observer.stepped(1)
+    shown = progress.for_person(quiet=False)
+    shown(Started("digits", "scale", (0,), 2, 6))
+    shown.close()
+    shown(Stepped(1))
     assert terminal.getvalue().endswith("\x1b[?25h")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scale_cl.cli.property_table import property_lines
+from scale_cl.cli.catalog import property_lines
 from scale_cl.learners import registry
 
 

@@ -27,7 +27,7 @@ def test_a_report_goes_where_out_says_and_names_gaps(command: Callable[..., Any]
     Path("runs/b/result.json").write_text('{"schema": 7, "kind": "run"}')
     finished = command("report", "runs", "--out", "there/it/is", "-q")
     assert (finished.code, finished.out) == (0, "there/it/is/report.html\n")
-    reason = "has schema 7, this version reads up to 1: use a newer scale-cl"
+    reason = "has schema 7, this version reads up to 2: use a newer scale-cl"
     assert finished.err == f"gap: b/result.json: {reason}\n"
     assert reason in Path("there/it/is/report.html").read_text()
     assert sorted(p.name for p in Path("runs").iterdir()) == ["a", "b"]

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from scale_cl import results, training
+from scale_cl.training import checkpoint
 from scale_cl.training.config import resolve
 from tests.experiments.processes import children, waited_for
+from tests.experiments.small_runs import mark_checkpoint, marked
 
 DIGITS = ("--streams", "digits", "--tasks", "2", "--device", "cpu")
 
@@ -29,7 +31,7 @@ def matrices(directory: Path) -> dict[str, Any]:
 
 def expected(learner: str, seed: int) -> Any:
     options = {"run.seed": seed, "stream.tasks": 2, "run.device": "cpu"}
-    return [training.run(resolve(stream="digits", learner=learner, options=options))[0].matrix]
+    return [training.run(resolve(stream="digits", learner=learner, options=options)).seeds[0].matrix]
 
 
 def test_a_table_is_made_once_and_then_found(command: Callable[..., Any]) -> None:
@@ -69,6 +71,27 @@ def test_killed_and_started_again_it_finishes_with_the_same_matrices(command: Ca
     assert len(made) == 4
     assert made == {f"main/digits-2-tasks/{n}/seed-{s}": expected(n, s) for n in ("finetune", "mer") for s in (0, 1)}
     assert not [path for path in Path("o").rglob("*") if path.name.startswith(".")]
+
+
+def test_a_killed_run_continues_in_the_middle(command: Callable[..., Any]) -> None:
+    asked = ("reproduce", "main", *DIGITS, "--tasks", "5", "--learners", "mer", "--seeds", "1", "--out", "o")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scale_cl", *asked], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    folder = Path("o/main/digits-5-tasks/mer/seed-0")
+    waited_for(lambda: checkpoint.found(folder / "checkpoints" / "seed-0"))
+    (worker,) = children(process.pid)
+    for pid in (process.pid, worker):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    waited_for(lambda: not Path(f"/proc/{worker}/cmdline").exists())
+    assert not matrices(Path("o"))
+    mark_checkpoint(folder)
+    assert command(*asked).code == 0
+    options = {"stream.tasks": 5, "run.device": "cpu"}
+    (straight,) = training.run(resolve(stream="digits", learner="mer", options=options)).seeds
+    assert matrices(Path("o")) == {"main/digits-5-tasks/mer/seed-0": [marked(straight.matrix)]}
+    assert sorted(path.name for path in folder.iterdir()) == ["result.json", "seeds"]
 
 
 def test_a_failure_stops_nobody_and_is_told_with_the_command_that_repeats_it(command: Callable[..., Any]) -> None:
@@ -137,7 +160,7 @@ def test_an_interruption_is_told_and_has_an_exit_code_of_its_own(
     monkeypatch.setattr("scale_cl.experiments.local.LocalEngine.execute", interrupted)
     finished = command("reproduce", "main", *DIGITS, "--out", "o")
     assert (finished.code, finished.out) == (130, "")
-    assert finished.err.endswith("stopped; what has finished is kept, and the same command goes on\n")
+    assert finished.err.endswith("stopped; finished runs are kept, and the same command continues\n")
 
 
 @pytest.mark.parametrize("name", ["main", "memory", "ablation", "sensitivity", "time", "search", "claims", "all"])

@@ -13,6 +13,7 @@ import pytest
 from scale_cl import results
 from scale_cl.training import checkpointing
 from scale_cl.training.checkpoint import found
+from scale_cl.training.run_directory import RunDirectory
 from tests.training.test_checkpointing import Crash
 
 RUN = ("run", "--tasks", "2", "--learner", "er", "-q", "--set", "run.checkpoint_every=30")
@@ -77,7 +78,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(
     crashed(command, monkeypatch, after=5)
     assert not Path("o").exists(), "a run that breaks off before there is anything to keep leaves nothing"
     crashed(command, monkeypatch)
-    checkpointing.remove_all(Path("o"))  # as if it had been killed: the note is there, checkpoints are not
+    RunDirectory("o").remove_checkpoints()  # as if it had been killed: the note is there, checkpoints are not
     assert command("resume", "o", "-q").code == 0
     assert results.read(Path("o")).seeds[0].acc is not None
 
@@ -93,13 +94,11 @@ def test_a_finished_run_says_so(command: Callable[..., Any]) -> None:
 def test_a_run_that_died_while_it_cleaned_up_is_finished_as_well(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scale_cl.training import run_note
-
-    def die(directory: Path) -> None:
+    def die(directory: RunDirectory) -> None:
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_note, "remove", die)
+        patched.setattr(RunDirectory, "remove_note", die)
         with pytest.raises(Crash):
             command(*RUN, "--out", "o")
     wanted = results.read(Path("o")).seeds[0]

@@ -142,6 +142,17 @@ def test_a_result_serves_as_the_config_of_a_rerun(command: Callable[..., Any]) -
     assert (first.config, first.matrix) == (second.config, second.matrix)
 
 
+def test_the_preset_is_recorded_and_kept_by_a_rerun(command: Callable[..., Any]) -> None:
+    tiny = ("run", "--tasks", "1", "--learner", "finetune", "-q")
+    assert command(*tiny, "--preset", "paper", "--out", "a").code == 0
+    assert command("run", "--config", "a/result.json", "-q", "--out", "b").code == 0
+    assert command(*tiny, "--out", "c").code == 0
+    assert [results.read(Path(out)).seeds[0].preset for out in "abc"] == ["paper", "paper", "ours"]
+    assert [results.read(Path(out)).seeds[0].scenario for out in "abc"] == ["domain"] * 3
+    refused = command(*tiny, "--preset", "our", "--out", "d")
+    assert (refused.code, refused.err) == (2, "scale-cl: error: unknown preset 'our'; did you mean 'ours'?\n")
+
+
 def test_a_result_that_cannot_be_written_is_one_line_and_leaves_nothing(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

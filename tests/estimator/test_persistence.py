@@ -16,7 +16,7 @@ from torch import nn
 
 from scale_cl import ContinualClassifier, ScaleClassifier
 from scale_cl.errors import CheckpointError, ConfigError
-from scale_cl.estimator import storage
+from scale_cl.estimator import model_file
 from tests.estimator.problems import blobs, pictures
 
 FIRST, SECOND = ("cat", "dog"), ("oak", "elm", "fir")
@@ -83,9 +83,9 @@ def test_images_and_named_features_come_back(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_of_device_is_loaded_with_draws_that_begin_anew(tmp_path: Path) -> None:
     model = trained(ScaleClassifier())
     model.save(tmp_path / "m")
-    stored = storage.read(tmp_path / "m")
+    stored = model_file.read(tmp_path / "m")
     stored.tensors["learner.rng"] = torch.zeros(16, dtype=torch.uint8)  # as long as that of a CUDA generator
-    storage.write(tmp_path / "m", storage.Stored({**stored.content}, stored.tensors))
+    model_file.write(tmp_path / "m", model_file.Stored({**stored.content}, stored.tensors))
     loaded = ScaleClassifier.load(tmp_path / "m")
     same(model, loaded)
     loaded.partial_fit(*blobs(FIRST, seed=5), task="new")

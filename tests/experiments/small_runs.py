@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from scale_cl.experiments import estimate
-from scale_cl.experiments.planning import PlannedRun
+from scale_cl.experiments.planning import PlannedRun, task_count
 from scale_cl.results import RunResult, SeedResult
+from scale_cl.training import checkpoint
 from scale_cl.training.config import Config, resolve
+from scale_cl.training.run_directory import RunDirectory
 
 
 def config(learner: str = "finetune", *, seed: int = 0, tasks: int = 1, stream: str = "digits") -> Config:
@@ -22,7 +25,7 @@ def planned(out: Path, config: Config, **keywords: bool) -> PlannedRun:
 
 def made_up(run: PlannedRun, *, acc: float = 50.0, alone: bool = False) -> RunResult:
     """Write a result for `run` as if it had been trained."""
-    tasks = estimate.tasks(run.config)
+    tasks = task_count(run.config)
     seeds = tuple(
         SeedResult(
             run.config.stream.name,
@@ -39,3 +42,20 @@ def made_up(run: PlannedRun, *, acc: float = 50.0, alone: bool = False) -> RunRe
     result = RunResult(seeds, {"alone": alone, "device": "cpu"}, 1.0)
     result.write(run.folder)
     return result
+
+
+MARK = 12.34  # an accuracy that no test of 500 samples gives
+
+
+def mark_checkpoint(folder: Path) -> None:
+    """Change the first accuracy in the checkpoints of a killed run: a run that continues from them has it too."""
+    kept = RunDirectory(folder).checkpoints_of(0)
+    for path in checkpoint.found(kept):
+        saved = checkpoint.read(path)
+        assert saved.position.stage >= 1
+        checkpoint.write(kept, replace(saved, matrix=marked(saved.matrix)))
+
+
+def marked(matrix: list[list[float | None]]) -> Any:
+    """The matrix of a run that continued from a marked checkpoint."""
+    return [[MARK, *matrix[0][1:]], *matrix[1:]]

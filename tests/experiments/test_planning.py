@@ -10,11 +10,11 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import EXPERIMENTS, chosen
-from scale_cl.experiments.planning import Plan, Request, groups, plan
+from scale_cl.experiments.planning import ExperimentPlan, Request, groups, plan
 from tests.experiments.small_runs import made_up
 
 
-def planned(name: str, request: Request, *, gpu: bool = False) -> Plan:
+def planned(name: str, request: Request, *, gpu: bool = False) -> ExperimentPlan:
     return plan(chosen(name), request, gpu=gpu)
 
 
@@ -124,3 +124,10 @@ def test_joint_training_is_a_bound_that_has_no_memory_to_vary(tmp_path: Path) ->
         "mer memory=200",
         "joint",
     ]
+
+
+def test_a_result_is_found_whichever_preset_gave_its_settings(tmp_path: Path) -> None:
+    first, second = planned("main", digits(tmp_path, preset="paper")).runs
+    assert (first.config.preset, second.config.preset) == ("paper", "paper")
+    made_up(first)
+    assert planned("main", digits(tmp_path, preset="ours")).runs[0].config.seeds == [1]

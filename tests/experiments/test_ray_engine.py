@@ -16,9 +16,11 @@ import pytest
 from scale_cl import results, training
 from scale_cl.experiments.ray_cluster import Cluster, Share
 from scale_cl.experiments.ray_engine import RayEngine, _Attempt
+from scale_cl.training import checkpoint
 from tests.experiments.processes import waited_for
 from tests.experiments.ray_here import Marked, joined, ray_here
-from tests.experiments.small_runs import config, planned
+from tests.experiments.small_runs import config, mark_checkpoint, planned
+from tests.experiments.small_runs import marked as with_mark
 from tests.experiments.test_local import Notes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks processes up in /proc")
@@ -54,7 +56,7 @@ def matrices(directory: Path) -> dict[str, Any]:
 
 
 def expected(learner: str, seed: int, tasks: int) -> Any:
-    return [training.run(config(learner, seed=seed, tasks=tasks))[0].matrix]
+    return [training.run(config(learner, seed=seed, tasks=tasks)).seeds[0].matrix]
 
 
 def holder(folder: Path, *, other_than: int = 0) -> int:
@@ -112,7 +114,7 @@ def test_a_run_whose_worker_dies_begins_again_and_one_that_fails_does_not(
     assert "3 runs failed:" in told
     assert "  mer on digits, seed 1: the worker of this run died 2 times; the last time: " in told
     assert "  mer on pmnist, seed 0: " in told
-    assert told.count("    scale-cl run --stream ") == 3
+    assert told.count("    scale-cl run --stream ") + told.count(f"    scale-cl resume {folders[1]}") == 3
     assert "Traceback" not in told
     left = [path for path in out.rglob("*") if path.is_file() and path.name.startswith(".")]
     assert left in ([], [folders[1] / ".lock"])  # the lock file of the dead locks nothing
@@ -137,6 +139,23 @@ def test_killed_with_the_ray_that_it_started_and_begun_again_it_finishes_with_th
     assert not [path for path in (tmp_path / "o").rglob("*") if path.name.startswith(".")]
 
 
+def test_a_killed_run_continues_in_the_middle(tmp_path: Path, address: str, marked: Marked) -> None:
+    asked = reproduce("--learners", "mer", "--out", "o", "--address", address, tasks=6, seeds="1")
+    process = marked.start(*asked, cwd=tmp_path, log=tmp_path / "first")
+    folder = tmp_path / "o/main/digits-6-tasks/mer/seed-0"
+    waited_for(lambda: checkpoint.found(folder / "checkpoints" / "seed-0"), 120)
+    process.kill()
+    os.kill(holder(folder), signal.SIGKILL)
+    process.wait()
+    waited_for(lambda: not marked.processes())
+    assert not matrices(tmp_path / "o")
+    mark_checkpoint(folder)
+    again = marked.start(*asked, cwd=tmp_path, log=tmp_path / "second")
+    assert again.wait() == 0, (tmp_path / "second").read_text()
+    (straight,) = expected("mer", 0, 6)
+    assert matrices(tmp_path / "o") == {"main/digits-6-tasks/mer/seed-0": [with_mark(straight)]}
+
+
 @pytest.mark.parametrize("started_here", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_an_interruption_ends_every_run_and_is_told(
     tmp_path: Path, address: str, marked: Marked, started_here: bool
@@ -148,7 +167,7 @@ def test_an_interruption_ends_every_run_and_is_told(
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(60) == 130
     told = (tmp_path / "log").read_text()
-    assert told.endswith("stopped; what has finished is kept, and the same command goes on\n")
+    assert told.endswith("stopped; finished runs are kept, and the same command continues\n")
     assert "Traceback" not in told
     assert not marked.processes()
     waited_for(lambda: not Path(f"/proc/{worker}").exists())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scale_cl.experiments.ray_guard import VARIABLE, belonging, release, start
+from scale_cl.experiments.ray_cluster import MARK_VARIABLE, belonging, release_guard, start_guard
 from tests.experiments.processes import waited_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the system has no /proc")
@@ -21,12 +21,12 @@ CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP
 
 def parent(mark: str) -> subprocess.Popen[bytes]:
     """A marked process with a child that has another environment."""
-    return subprocess.Popen([sys.executable, "-c", CHILD], env={**os.environ, VARIABLE: mark})
+    return subprocess.Popen([sys.executable, "-c", CHILD], env={**os.environ, MARK_VARIABLE: mark})
 
 
 def test_a_marked_process_and_what_it_started_belong() -> None:
     mark = secrets.token_hex(8)
-    sign = f"{VARIABLE}={mark}".encode()
+    sign = f"{MARK_VARIABLE}={mark}".encode()
     process = parent(mark)
     try:
         waited_for(lambda: len(belonging(sign, {})) == 2)
@@ -44,10 +44,10 @@ def test_a_marked_process_and_what_it_started_belong() -> None:
 
 def test_the_guard_ends_them_all_when_it_is_let_go() -> None:
     mark = secrets.token_hex(8)
-    sign = f"{VARIABLE}={mark}".encode()
-    guard, process = start(mark), parent(mark)
+    sign = f"{MARK_VARIABLE}={mark}".encode()
+    guard, process = start_guard(mark), parent(mark)
     waited_for(lambda: len(belonging(sign, {})) == 2)
     known = belonging(sign, {})
-    release(guard)
+    release_guard(guard)
     process.wait()
     assert belonging(sign, known) == {}

@@ -9,14 +9,14 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import chosen
-from scale_cl.experiments.planning import Plan, Request, plan
+from scale_cl.experiments.planning import ExperimentPlan, Request, plan
 from scale_cl.experiments.result_index import scan
 from scale_cl.experiments.search import read_grid, winners
 from scale_cl.training.config import resolve
 from tests.experiments.small_runs import made_up
 
 
-def searched(out: Path, *, seeds: tuple[int, ...] = (0,)) -> Plan:
+def searched(out: Path, *, seeds: tuple[int, ...] = (0,)) -> ExperimentPlan:
     cases = read_grid(["lr=0.01,0.1", "replay=5,10"], "er")
     return plan(chosen("search"), Request(out, ("digits",), ("er",), seeds, cases), gpu=False)
 

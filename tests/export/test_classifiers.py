@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-import scale_cl.export.export_files
+import scale_cl.export
 from scale_cl import ContinualClassifier, ScaleClassifier
 from scale_cl.export import METADATA, to_onnx, to_torch_export
 from tests.estimator.problems import blobs, pictures
@@ -83,5 +83,5 @@ def test_labels_keep_their_kind(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_docstring_gives_what_it_says() -> None:
-    found = doctest.testmod(scale_cl.export.export_files)
+    found = doctest.testmod(scale_cl.export)
     assert (found.failed, found.attempted > 2) == (0, True)

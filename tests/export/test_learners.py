@@ -41,7 +41,7 @@ def tinted_digits() -> Stream:
 
 def trained(name: str, stream: Stream, like: str = "digits", **settings: object) -> Learner:
     """By the settings for another stream."""
-    values = registry.paper_settings(name, like) | settings
+    values = registry.preset_settings(name, like) | settings
     config = build(registry.config_class(name), values, section="learner")
     learner = registry.make(name, stream.spec, config)
     train(learner, stream)
@@ -102,7 +102,7 @@ def test_the_weight_average_is_what_is_exported(tmp_path: Path) -> None:
     found = pt2_logits(tmp_path / "a.pt2", x)
     assert_same_answers(learner, task, x, found)
     with torch.no_grad():
-        raw = learner.net.eval()(learner.net.inputs(x), torch.zeros(len(x), dtype=torch.int64))[2].numpy()
+        raw = learner.net.eval()(learner.net.inputs(x), torch.zeros(len(x), dtype=torch.int64)).logits.numpy()
     assert np.abs(raw - found).max() > 0.1, "the weights of the last step predict otherwise"
 
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from scale_cl import ContinualClassifier, ScaleClassifier
 from scale_cl.errors import ConfigError, ExportError, InputError, OutputInUseError, UnknownTaskError
 from scale_cl.export import to_onnx, to_torch_export
-from scale_cl.export.checking import check
-from scale_cl.export.export_task import Subject, subject_of
-from scale_cl.export.task_net import TaskNet
+from scale_cl.export.export_files import check
+from scale_cl.export.export_task import RawTaskNet, Subject, subject_of
 from scale_cl.learners import Learner, registry
 from tests.learners.tiny import VECTORS, teach
 
@@ -34,9 +33,9 @@ def test_a_file_that_answers_otherwise_is_not_left(
 ) -> None:
     real = Subject.net
 
-    def wrong(self: Subject) -> TaskNet:
+    def wrong(self: Subject) -> RawTaskNet:
         net = real(self)
-        net.bias[1] += 0.01
+        net.network.get_parameter("head.bias")[1] += 0.01
         return net
 
     monkeypatch.setattr(Subject, "net", wrong)
@@ -74,7 +73,7 @@ def test_a_class_that_changes_within_the_tolerance_of_a_logit_is_seen(learner: L
         def __init__(self) -> None:
             pass
 
-        def predict(self, x: Tensor, task: str) -> Tensor:
+        def predict(self, x: Tensor, task: str | None = None) -> Tensor:
             return torch.tensor([[1000.0, 999.85, 0.0]]).expand(len(x), 3)
 
     apart = Subject(Apart(), subject.task, subject.classes)

@@ -44,7 +44,7 @@ def test_other_learners_of_the_catalog_do_too(name: str) -> None:
     stream = split(2)
     strategy = made("CatalogStrategy", learner=name, like="digits", seed=3)
     rows = run(strategy, labelled(stream))
-    config = registry.config_class(name)(**registry.paper_settings(name, "digits"))  # type: ignore[arg-type]
+    config = registry.config_class(name)(**registry.preset_settings(name, "digits"))  # type: ignore[arg-type]
     learner = registry.make(name, stream.spec, config, seed=3)
     assert rows == [pytest.approx(row, abs=1e-9) for row in matrix_of(learner, stream)]
     assert_same(strategy.learner, learner)
@@ -186,7 +186,7 @@ def test_benchmarks_of_the_classic_kind_work_with_task_labels() -> None:
 
 def test_whole_experiences_that_share_one_label_are_one_task_and_a_warning() -> None:
     strategy = made()
-    with pytest.warns(UserWarning, match="goes on with that task; if it is one of its own, task_incremental_benchmark"):
+    with pytest.warns(UserWarning, match="continues that task; if it is a task of its own, task_incremental_benchmark"):
         strategy.train(_classic(task_labels=False).train_stream, shuffle=False)
     assert strategy.learner.tasks == ["0"]
     assert strategy.model.net.heads.classes == [6]

@@ -116,7 +116,7 @@ def of_sixteen_bits(x: Tensor) -> Image.Image:
         ),
         (
             of_sixteen_bits,
-            "an image has pixels of more than 8 bits (mode I;16); give 8 bits a channel, or a tensor",
+            "an image has pixels of more than 8 bits (mode I;16); give 8 bits per channel, or a tensor",
         ),
     ],
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scale_cl.engine.divergence import DeviceGuard
 from scale_cl.learners import Learner
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.plain import IMAGE
@@ -74,10 +74,19 @@ class _NoHostWork(TorchDispatchMode):
 
 def leaves_the_host_alone(make: Maker, spec: InputSpec) -> None:
     """A step, as it would be recorded, never looks at a value on the device."""
-    with patch.object(Learner, "is_cpu", False):  # as on a GPU
-        learner = teach(make(spec), tasks=2, n=5)
-        learner.begin_task(TaskInfo("open", 3))
-        x, y = batch(spec, 5)
-        learner.observe(x, y)
-        with _NoHostWork():  # type: ignore[no-untyped-call]
-            learner._whole_step(x, y)
+    learner = teach(as_on_a_gpu(make(spec)), tasks=2, n=5)
+    learner.begin_task(TaskInfo("open", 3))
+    x, y = batch(spec, 5)
+    learner.observe(x, y)
+    with _NoHostWork():  # type: ignore[no-untyped-call]
+        learner.engine.step((5, True), x, y)
+
+
+def as_on_a_gpu(learner: Learner) -> Learner:
+    """The same learner, before its first task, with no short way that only the host has."""
+    engine = learner.engine
+    engine.is_cpu = False
+    engine.guard = DeviceGuard(learner.device, learner.compute.on_divergence)
+    for memory in engine.owned.memories.values():
+        memory.on_host = False
+    return learner

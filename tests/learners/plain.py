@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.learners import Learner, ReplayLearner
+from scale_cl.learners import Ctn, Learner, ReplayLearner
 from scale_cl.streams import InputSpec
 from tests.learners.reference_networks import Parameters, ResNet, mlp
 
@@ -20,6 +20,7 @@ IMAGE = InputSpec((3, 16, 16), 255.0, "task")  # for the ResNet; its last stage 
 
 Item = TypeVar("Item")
 L = TypeVar("L", bound=Learner)
+Remembering = ReplayLearner | Ctn
 
 
 class PlainNet:
@@ -80,9 +81,9 @@ class PlainNet:
 def in_double(learner: L) -> L:
     """The same learner in float64, before its first task."""
     learner.net.double()
-    if isinstance(learner, ReplayLearner):
-        kept = learner.memory.logits["class"]
-        kept.flat = kept.flat.double()
+    for memory in learner.engine.owned.memories.values():
+        for kept in memory.logits.values():
+            kept.flat = kept.flat.double()
     return learner
 
 
@@ -127,7 +128,7 @@ def put(ring: list[Item], place: int, item: Item) -> None:
 
 
 @contextmanager
-def recorded(learner: ReplayLearner) -> Iterator[list[list[tuple[int, int]]]]:
+def recorded(learner: Remembering) -> Iterator[list[list[tuple[int, int]]]]:
     """(task, slot) of every sample of every draw that the learner makes inside."""
     places: list[list[tuple[int, int]]] = []
     drawn, slots = learner.memory.draws, learner.memory.slots

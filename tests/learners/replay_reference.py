@@ -149,7 +149,9 @@ class PlainReplay:
         """Whether the learner holds the same parameters, average and memory."""
         self.net.compare(learner)
         if self.average:
-            assert_same({n: learner._average[_own_name(n)][_rows(n, p)] for n, p in self.average.items()}, self.average)
+            assert_same(
+                {n: learner.engine.average[_own_name(n)][_rows(n, p)] for n, p in self.average.items()}, self.average
+            )
         kept, slots = learner.memory, learner.memory.slots
         found = {divmod(row, slots) for row in kept.stored.nonzero().flatten().tolist()}
         assert found == {(task, slot) for task, block in self.memory.items() for slot in block}
@@ -167,7 +169,7 @@ class PlainReplay:
         self.net.base = {name: p.clone().requires_grad_() for name, p in base_of(learner).items()}
         buffers = dict(learner.net.backbone.named_buffers())
         self.net.resnet.running = {name: buffers[name].clone() for name in self.net.resnet.running}
-        self.average = {n: learner._average[_own_name(n)][_rows(n, p)].clone() for n, p in self.average.items()}
+        self.average = {n: learner.engine.average[_own_name(n)][_rows(n, p)].clone() for n, p in self.average.items()}
 
 
 def _own_name(name: str) -> str:
@@ -190,7 +192,7 @@ class SideBySide:
 
     def task(self, name: str, classes: int, *, steps: int, n: int) -> None:
         self.learner.begin_task(TaskInfo(name, classes))
-        self.plain.begin_task(self.learner, self.learner._tasks[name], classes)
+        self.plain.begin_task(self.learner, self.learner.tasks.index(name), classes)
         for _ in range(steps):
             x, y = pixels(self.learner.spec, n, classes, self.data)
             with recorded(self.learner) as draws, chances_of(self.learner) as chances:

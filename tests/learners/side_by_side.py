@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from scale_cl.learners import Scale, ScaleConfig
+from scale_cl.nets import Discriminator
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.reference_networks import Parameters, ResNet, mlp
 from tests.learners.scale_reference import Choices, Draws, PlainScale
@@ -27,8 +28,8 @@ IMAGES = InputSpec((3, 17, 17), 255.0, "task")  # for the ResNet; its last stage
 def in_double(learner: Scale) -> Scale:
     """The same learner in float64, before its first task."""
     learner.net.double()
-    if learner.discriminator is not None:
-        learner.discriminator.double()
+    if learner.discriminator.module is not None:
+        learner.discriminator.module.double()
     for kept in learner.memory.logits.values():
         kept.flat = kept.flat.double()
     return learner
@@ -63,11 +64,12 @@ def parts_of(learner: Scale) -> Parts:
         for i, layer in enumerate(net.generator.layers):
             generator |= {f"film.{i}.{name}": p for name, p in layer.named_parameters()}
     discriminator: Parameters = {}
-    if learner.discriminator is not None:
-        discriminator = {f"hidden.{name}": p for name, p in learner.discriminator.hidden.named_parameters()}
-        for k in range(learner.discriminator.outputs):
-            discriminator[f"output.{k}.weight"] = learner.discriminator.weight.data[k]
-            discriminator[f"output.{k}.bias"] = learner.discriminator.bias.data[k]
+    adversary = learner.discriminator.module
+    if isinstance(adversary, Discriminator):
+        discriminator = {f"hidden.{name}": p for name, p in adversary.hidden.named_parameters()}
+        for k in range(adversary.outputs):
+            discriminator[f"output.{k}.weight"] = adversary.weight.data[k]
+            discriminator[f"output.{k}.bias"] = adversary.bias.data[k]
     return Parts(*({n: p.detach().clone() for n, p in part.items()} for part in (base, generator, discriminator)))
 
 
@@ -200,7 +202,7 @@ class SideBySide:
                         torch.testing.assert_close(stored, own, rtol=1e-7, atol=1e-9, msg=f"{kind} logits of {row}")
 
     def _average(self) -> Parameters:
-        average = self.learner._average
+        average = self.learner.engine.average
         named = {f"trunk.{n.removeprefix('backbone.')}": t for n, t in average.items() if n.startswith("backbone.")}
         for k, classes in enumerate(self.learner.net.heads.classes):
             named[f"head.{k}.weight"] = average["heads.weight.data"][k, :classes]

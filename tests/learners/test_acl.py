@@ -16,7 +16,6 @@ from scale_cl import streams
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Acl, AclConfig, StepStats
 from scale_cl.learners.method_properties import parameters_in_use
-from scale_cl.nets.acl_net import PrivateModules
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.training import train, train_many
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, assert_same, in_double, pixels
@@ -41,11 +40,13 @@ class PlainAcl:
         self.head = self.net.base[f"head.{head}.weight"], self.net.base[f"head.{head}.bias"]
         trained = [*trunk, *self.head, *self.private[task].values()]
         self.descent = torch.optim.SGD(trained, lr=c.lr, momentum=c.momentum, weight_decay=c.weight_decay)
-        outputs, width, units = len(learner._tasks) + 1, self.head[0].shape[1] // 2, c.discriminator_units
+        outputs, width, units = len(learner.tasks) + 1, self.head[0].shape[1] // 2, c.discriminator_units
         layers = nn.Linear(width, units), nn.LeakyReLU(0.01), nn.Linear(units, units), nn.Linear(units, outputs)
         self.discriminator = nn.Sequential(*layers).double()
-        assert learner.discriminator is not None
-        self.discriminator.load_state_dict(learner.discriminator.state_dict())  # its initial values are the learner's
+        assert learner.discriminator.module is not None
+        self.discriminator.load_state_dict(
+            learner.discriminator.module.state_dict()
+        )  # its initial values are the learner's
         parameters = self.discriminator.parameters()
         self.opposition = torch.optim.SGD(parameters, lr=c.discriminator_lr, weight_decay=c.weight_decay)
 
@@ -87,13 +88,13 @@ class PlainAcl:
         self.net.compare(learner)
         for task, private in self.private.items():
             assert_same(private_of(learner, task), private)
-        assert learner.discriminator is not None
-        assert_same(dict(learner.discriminator.named_parameters()), dict(self.discriminator.named_parameters()))
+        assert learner.discriminator.module is not None
+        assert_same(dict(learner.discriminator.module.named_parameters()), dict(self.discriminator.named_parameters()))
 
 
 def private_of(learner: Acl, task: int) -> Parameters:
     """The weights of a task's private module, by the names of its layers."""
-    modules = learner.net.private
+    modules = learner.module.private
     layers = ["conv1", "conv2", "linear"][-len(modules.weights) :]
     names = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
     return {name: p.detach() for name, p in zip(names, modules.own(task), strict=True)}
@@ -125,7 +126,7 @@ class SideBySide:
     def task(self, name: str, classes: int, *sizes: int) -> None:
         """A task of batches of these sizes."""
         self.learner.begin_task(TaskInfo(name, classes))
-        self.plain.begin_task(self.learner, self.learner._tasks[name])
+        self.plain.begin_task(self.learner, self.learner.tasks.index(name))
         for n in sizes:
             x, y = pixels(self.learner.spec, n, classes, self.data)
             with recorded_noise() as noise:
@@ -205,8 +206,7 @@ def test_a_private_module_beside_a_resnet_is_two_convolutions_and_a_linear_layer
 ) -> None:
     learner = Acl(InputSpec(shape, 255.0, "task"))
     learner.begin_task(TaskInfo("a", 2))
-    module = learner.net.private
-    assert isinstance(module, PrivateModules)
+    module = learner.module.private
     own = module.own(0)
     assert sum(p.numel() for p in own) == expected
     x = torch.rand(2, *shape)
@@ -217,7 +217,7 @@ def test_a_private_module_beside_a_resnet_is_two_convolutions_and_a_linear_layer
 def test_a_private_module_beside_an_mlp_is_one_linear_layer() -> None:
     learner = Acl(InputSpec((1, 28, 28), 255.0, "domain"))
     learner.begin_task(TaskInfo("a", 10))
-    assert [tuple(p.shape) for p in learner.net.private.own(0)] == [(256, 784), (256,)]
+    assert [tuple(p.shape) for p in learner.module.private.own(0)] == [(256, 784), (256,)]
 
 
 def test_a_hundred_tasks_of_one_small_batch_each() -> None:
@@ -226,7 +226,7 @@ def test_a_hundred_tasks_of_one_small_batch_each() -> None:
     for task in range(100):
         teach(learner, tasks=1, steps=1, n=2, first=task)
         counts.append(parameters_in_use(learner))
-    assert learner.net.private.count == 100
+    assert learner.module.private.count == 100
     grown = {after - before for before, after in itertools.pairwise(counts)}
     assert grown == {256 * 7 + 3 * 513 + 176}, "a private module, a head and an output of the discriminator a task"
     assert bool(learner.predict(batch(learner.spec, 3)[0], "task 0").isfinite().all())
@@ -249,9 +249,9 @@ def test_several_epochs_show_a_task_so_often_and_then_never_again() -> None:
     seen: list[Tensor] = []
     observe = learner.observe
 
-    def watched(x: Tensor, y: Tensor) -> StepStats:
+    def watched(x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         seen.append(x)
-        return observe(x, y)
+        return observe(x, y, task)
 
     learner.observe = watched  # type: ignore[method-assign]
     result = train(learner, stream, batch_size=4)

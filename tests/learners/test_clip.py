@@ -44,7 +44,7 @@ def test_a_short_step_stays_as_it_is() -> None:
 
 def test_own_images_have_it_and_the_papers_streams_do_not() -> None:
     for name in ("scale", "scale-ema"):
-        assert registry.paper_settings(name, "folder:somewhere")["clip"] == 5.0
-        assert registry.paper_settings(name, "csv:list.csv")["clip"] == 5.0
-        assert all("clip" not in registry.paper_settings(name, stream) for stream in ("scifar100", "pmnist", "digits"))
-    assert registry.paper_settings("er", "folder:somewhere") == {}
+        assert registry.preset_settings(name, "folder:somewhere")["clip"] == 5.0
+        assert registry.preset_settings(name, "csv:list.csv")["clip"] == 5.0
+        assert all("clip" not in registry.preset_settings(name, stream) for stream in ("scifar100", "pmnist", "digits"))
+    assert registry.preset_settings("er", "folder:somewhere") == {}

@@ -128,7 +128,7 @@ class SideBySide:
     def task(self, name: str, classes: int, *sizes: int) -> None:
         """A task of batches of these sizes."""
         self.learner.begin_task(TaskInfo(name, classes))
-        self.plain.begin_task(self.learner, self.learner._tasks[name])
+        self.plain.begin_task(self.learner, self.learner.tasks.index(name))
         for n in sizes:
             x, y = pixels(self.learner.spec, n, classes, self.data)
             with recorded(self.learner) as draws:
@@ -261,5 +261,5 @@ def test_single_samples_and_single_classes_are_survived(spec: InputSpec) -> None
 def test_a_state_without_semantic_memory_is_refused() -> None:
     config = build(registry.config_class("er"), {"memory": 40})
     state = teach(registry.make("er", VECTOR, config)).state_dict()
-    with pytest.raises(CheckpointError, match="another kind"):
+    with pytest.raises(CheckpointError, match=r"has the memories \['memory'\], expected \['memory', 'semantic'\]"):
         Ctn(VECTOR).load_state_dict(state)

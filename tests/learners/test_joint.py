@@ -12,11 +12,11 @@ from scale_cl import streams
 from scale_cl.errors import ConfigError, InputError, ScaleClError
 from scale_cl.learners import Finetune, FinetuneConfig, Joint, JointConfig, StepStats
 from scale_cl.streams import InputSpec, Stream, TaskInfo
-from scale_cl.training import train, train_many
+from scale_cl.training import Event, train, train_many
+from scale_cl.training.events import Evaluated, Finished, Started, Stepped, TaskStarted
 from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels
 from tests.learners.tiny import batch
-from tests.training.watcher import Watcher
 
 
 def make(spec: InputSpec) -> Joint:
@@ -40,7 +40,7 @@ def test_steps_on_mixed_batches_are_those_of_the_plain_computation(spec: InputSp
         x, y = pixels(spec, 6, min(classes), data)
         task = torch.randint(0, 3, (6,), generator=data)
         loss = net.loss(x, y.tolist(), task.tolist())
-        stats = learner.observe_mixed(x, y, task)
+        stats = learner.observe(x, y, task)
         torch.testing.assert_close(stats["loss"], loss.detach())
         for name, g in gradients(loss, net.base).items():
             net.base[name] = (net.base[name] - 0.02 * g).detach().requires_grad_()
@@ -62,10 +62,10 @@ def test_the_weight_average_follows() -> None:
     learner = Joint(SPLIT, JointConfig(weight_average=0.9))
     learner.begin_task(TaskInfo("a", 3))
     x, y = batch(SPLIT, 4)
-    first = learner._average["backbone.layers.0.weight"].clone()
-    learner.observe_mixed(x, y, torch.zeros_like(y))
+    first = learner.engine.average["backbone.layers.0.weight"].clone()
+    learner.observe(x, y, torch.zeros_like(y))
     expected = 0.9 * first + 0.1 * learner.net.base_parameters()["backbone.layers.0.weight"].detach()
-    torch.testing.assert_close(learner._average["backbone.layers.0.weight"], expected)
+    torch.testing.assert_close(learner.engine.average["backbone.layers.0.weight"], expected)
 
 
 def test_joint_bears_odd_tasks_and_many() -> None:
@@ -87,7 +87,7 @@ def test_joint_goes_on_after_loading_and_leaves_the_host_alone(spec: InputSpec) 
         (torch.tensor([0, 1]), 0, r"task numbers have shape \[2\] and torch.int64; expected \[3\] and torch.int64"),
         (torch.tensor([0.0, 1.0, 1.0]), 0, r"torch.float32; expected \[3\] and torch.int64"),
         (torch.tensor([0, 1, 1]), 2, "label 2 is outside the head of task 0; its labels are 0 to 1"),
-        (torch.tensor([1, 1, 1]), 3, "label 3 is outside the task's head"),
+        (torch.tensor([1, 1, 1]), 3, "label 3 is outside the head of task 1; its labels are 0 to 2"),
     ],
 )
 def test_bad_tasks_are_refused_in_one_line(task: Tensor, label: int, message: str) -> None:
@@ -96,7 +96,7 @@ def test_bad_tasks_are_refused_in_one_line(task: Tensor, label: int, message: st
     learner.begin_task(TaskInfo("b", 3))
     x, _ = batch(SPLIT, 3)
     with pytest.raises(InputError, match=message) as caught:
-        learner.observe_mixed(x, torch.tensor([label, 0, 0]), task)
+        learner.observe(x, torch.tensor([label, 0, 0]), task)
     assert "\n" not in str(caught.value)
     assert learner.steps == 0
 
@@ -104,7 +104,7 @@ def test_bad_tasks_are_refused_in_one_line(task: Tensor, label: int, message: st
 def test_a_mixed_batch_before_any_task_is_refused() -> None:
     x, y = batch(SPLIT, 3)
     with pytest.raises(ScaleClError, match="no task was begun: call begin_task"):
-        Joint(SPLIT).observe_mixed(x, y, torch.zeros_like(y))
+        Joint(SPLIT).observe(x, y, torch.zeros_like(y))
 
 
 @pytest.mark.parametrize("values", [{"lr": 0.0}, {"epochs": 0}])
@@ -123,7 +123,8 @@ class Recorder(Joint):
         super().__init__(*args, **kwargs)
         self.batches: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def observe_mixed(self, x: Tensor, y: Tensor, task: Tensor) -> StepStats:
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        assert task is not None
         self.batches.append((x.clone(), y.clone(), task.clone()))
         return {}
 
@@ -163,21 +164,21 @@ def test_every_sample_of_every_task_comes_once_an_epoch_in_a_new_order(stream: S
 
 
 def test_only_the_last_row_is_evaluated_and_only_acc_is_defined() -> None:
-    stream, watcher = digits(), Watcher()
+    stream, told = digits(), list[Event]()
     learner = Joint(stream.spec, JointConfig(epochs=2))
-    result = train(learner, stream, observer=watcher)
+    result = train(learner, stream, on_event=told.append)
     assert result.matrix[:-1] == [[None] * 3] * 2
     assert all(value is not None and 0 <= value <= 100 for value in result.matrix[-1])
     assert result.acc is not None
     assert (result.fm, result.la, result.bwt) == (None, None, None)
     assert learner.steps == 16
-    steps: list[tuple[Any, ...]] = [("stepped", step) for step in range(1, 17)]
-    assert watcher.told == [
-        ("started", "few", "joint", [0], 3, 16),
-        ("task_started", 0, "all tasks together", 16),
-        *steps,
-        ("evaluated", 0, 2, result.matrix[-1]),
-        ("finished",),
+    last = [value for value in result.matrix[-1] if value is not None]
+    assert told == [
+        Started("few", "joint", (0,), 3, 16),
+        TaskStarted(0, "all tasks together", 16),
+        *(Stepped(step) for step in range(1, 17)),
+        Evaluated(0, 2, last),
+        Finished(),
     ]
 
 

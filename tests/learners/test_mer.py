@@ -96,7 +96,7 @@ def test_resnet_steps_are_those_of_the_plain_computation(ce: Any) -> None:
 def test_the_defaults_are_the_papers() -> None:
     c = MerConfig()
     assert (c.lr, c.replay, c.updates, c.reptile_rate, c.memory) == (0.05, 64, 3, 0.3, 50)
-    assert registry.paper_settings("mer", "pmnist") == {"lr": 0.03}
+    assert registry.preset_settings("mer", "pmnist") == {"lr": 0.03}
     assert (c.sample_wise, c.memory_policy, c.replay_current) == (False, "ring", False)
 
 

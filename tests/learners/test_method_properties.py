@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from scale_cl.learners import ReplayLearner, registry
+from scale_cl.learners import registry
 from scale_cl.learners.method_properties import EXAMPLES, PAPER, REASONS, parameters_in_use, rows
 from scale_cl.nets import GrowingParameter
 from scale_cl.streams import TaskInfo
@@ -27,8 +27,9 @@ def test_a_learner_keeps_samples_if_it_says_so(name: str) -> None:
 @every_learner
 def test_a_learner_keeps_logits_if_it_says_that_it_has_a_history_to_train_with(name: str) -> None:
     learner = teach(registry.make(name, SPLIT))
-    kept = isinstance(learner, ReplayLearner) and any(rows.used > 0 for rows in learner.memory.logits.values())
-    assert kept == type(learner).traits.history_in_training
+    memories = learner.engine.owned.memories.values()
+    kept = [rows.used > 0 for memory in memories for rows in memory.logits.values()]
+    assert any(kept) == type(learner).traits.history_in_training
 
 
 @every_learner

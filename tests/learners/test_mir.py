@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scale_cl.errors import ConfigError
-from scale_cl.learners import Er, ErConfig, Mir, MirConfig
+from scale_cl.learners import Er, ErConfig, Mir, MirConfig, Samples
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, mean_ce
@@ -83,16 +83,20 @@ def test_what_suffers_most_is_replayed() -> None:
     learner.begin_task(TaskInfo("next", 3))
     rows = torch.arange(8)
     kept = learner.memory
-    x, y, task = kept.x[rows] / 255, kept.y[rows], kept.task[rows]
-    gradient = tuple(torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) for p in learner._base)
+    stored = kept.samples(rows)
+    torch.testing.assert_close(stored.x, kept.x[rows] / 255)
+    base = learner.network.base.tensors
+    gradient = [torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) for p in base]
 
     def losses() -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(learner.net(x, task)[2], y, reduction="none").detach()
+        return torch.nn.functional.cross_entropy(
+            learner.net(stored.x, stored.task).logits, stored.y, reduction="none"
+        ).detach()
 
-    chosen = learner._most_interfered(x, y, task, gradient)
+    chosen = learner.most_interfered(stored, gradient)
     before = losses()
     with torch.no_grad():
-        for p, g in zip(learner._base, gradient, strict=True):
+        for p, g in zip(base, gradient, strict=True):
             p -= g
     assert chosen.tolist() == [int((losses() - before).argmax())]
 
@@ -114,8 +118,8 @@ def test_scoring_leaves_the_running_statistics_alone() -> None:
     learner.begin_task(TaskInfo("next", 3))
     before = {name: b.clone() for name, b in learner.net.named_buffers()}
     x, y = batch(IMAGE, 3)
-    gradient = tuple(torch.zeros_like(p) for p in learner._base)
-    learner._most_interfered(x / 255, y, torch.zeros_like(y), gradient)
+    gradient = [torch.zeros_like(p) for p in learner.network.base.tensors]
+    learner.most_interfered(Samples(x / 255, y, torch.zeros_like(y), (3,)), gradient)
     assert all(torch.equal(b, before[name]) for name, b in learner.net.named_buffers())
 
 

@@ -161,7 +161,7 @@ def test_another_seed_gives_other_bits(name: str) -> None:
 
 def test_learners_with_a_memory_draw_by_their_seed() -> None:
     one, other = teach(make("scale", seed=1)), teach(make("scale", seed=1))
-    other._rng.manual_seed(2)
+    other.engine.rng.manual_seed(2)
     for learner in (one, other):
         learner.begin_task(TaskInfo("next", 3))
         learner.observe(*batch(SPLIT, 4))

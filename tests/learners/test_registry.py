@@ -18,7 +18,7 @@ def test_every_learner_has_a_line_a_config_and_settings_for_every_stream(name: s
     kind = registry.config_class(name)
     assert issubclass(kind, LearnerConfig)
     for stream in stream_names():
-        build(kind, registry.paper_settings(name, stream))
+        build(kind, registry.preset_settings(name, stream))
     made = registry.make(name, SPLIT, seed=3, compute=Compute("fp32"))
     assert (made.name, made.seed) == (name, 3)
 
@@ -31,11 +31,11 @@ def test_scale_and_finetune_are_there() -> None:
 def test_an_unknown_learner_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"unknown learner 'scael'; did you mean 'scale'\?"):
         registry.make("scael", SPLIT)
-    with pytest.raises(ConfigError, match="learners are scale"):
+    with pytest.raises(ConfigError, match="known are scale"):
         registry.describe("horse")
 
 
 def test_paper_settings_are_a_copy() -> None:
-    settings = registry.paper_settings("scale", "pmnist")
+    settings = registry.preset_settings("scale", "pmnist")
     settings["inner_lr"] = 7.0
-    assert registry.paper_settings("scale", "pmnist")["inner_lr"] == 0.1
+    assert registry.preset_settings("scale", "pmnist")["inner_lr"] == 0.1

@@ -50,6 +50,7 @@ MLP_IS_ENOUGH = {
     "two inner steps without a generator",
     "second order, two inner in two outer steps",
     "second order without a generator",
+    "second order with a weight average",
     "other weights of the losses",
 }
 STRONG: dict[str, Any] = {

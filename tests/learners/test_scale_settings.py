@@ -56,13 +56,13 @@ def test_batch_norm_of_which_the_paper_says_nothing_is_measured_on_the_memory() 
 
 @pytest.mark.parametrize("stream", ["pmnist", "digits"])
 def test_the_permuted_streams_have_rates_of_their_own(stream: str) -> None:
-    c = build(ScaleConfig, registry.paper_settings("scale", stream))
+    c = build(ScaleConfig, registry.preset_settings("scale", stream))
     assert (c.inner_lr, c.outer_lr, c.adversarial_lr) == (0.1, 0.01, 0.001)
 
 
 @pytest.mark.parametrize("stream", ["scifar10", "scifar100", "sminiimagenet"])
 def test_the_image_streams_have_the_defaults(stream: str) -> None:
-    assert build(ScaleConfig, registry.paper_settings("scale", stream)) == ScaleConfig()
+    assert build(ScaleConfig, registry.preset_settings("scale", stream)) == ScaleConfig()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_every_setting_says_in_a_line_what_it_is() -> None:
 def test_ablation_a_has_no_discriminator_and_draws_no_noise() -> None:
     learner = Scale(SPLIT, ScaleConfig(adversary=False))
     draws = drawn_in_a_second_task(learner)
-    assert learner.discriminator is None
+    assert not learner.discriminator
     assert (len(draws.replay), len(draws.noise)) == (2, 0)
     assert int(learner.memory.logits["task"].width.sum()) == 0
 
@@ -119,7 +119,7 @@ def test_ablation_c_has_no_generator_and_features_that_are_not_doubled() -> None
     learner = teach(Scale(SPLIT, ScaleConfig(generator=False)))
     assert isinstance(learner, Scale)
     assert learner.net.generator is None
-    common, features, _ = learner._evaluated(batch(SPLIT, 3)[0], torch.zeros(3, dtype=torch.int64))
+    common, features, _ = learner.engine.evaluated(batch(SPLIT, 3)[0], torch.zeros(3, dtype=torch.int64))
     assert torch.equal(common, features)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from scale_cl.nets.cuda_compile import Program, source
+from scale_cl.nets.kernels import Program, source
 
 Kernels = dict[str, Callable[..., None]]
 

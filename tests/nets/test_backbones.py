@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from scale_cl.nets import MLP, Backbone, ReducedResNet18
-from scale_cl.nets.backbone import unmodulated
+from scale_cl.nets.backbones import unmodulated
 
 
 def rng(seed: int = 0) -> torch.Generator:

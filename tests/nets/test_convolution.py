@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.nets import convolution
-from scale_cl.nets.convolution import NAMES, Convolution, plan, usable
+from scale_cl.nets.kernels import convolution
+from scale_cl.nets.kernels.convolution import NAMES, Convolution, plan, usable
 from tests.nets.emulated import Kernels, emulated
 
 # n, height, width, channels in, channels out, kernel, stride: every kernel, odd sizes, tiles that are not full

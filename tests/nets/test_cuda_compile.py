@@ -2,8 +2,7 @@
 
 import time
 
-from scale_cl.nets import convolution, fused_norm
-from scale_cl.nets.cuda_compile import Program, compile_ahead, compiled, finish_compiling, source
+from scale_cl.nets.kernels import Program, compile_ahead, compiled, convolution, finish_compiling, norm, source
 
 
 def test_sources_come_with_the_package() -> None:
@@ -30,5 +29,5 @@ def test_recording_waits_for_what_compiles_ahead() -> None:
 
 
 def test_both_sets_of_kernels_can_be_asked_for_by_device() -> None:
-    for module in (convolution, fused_norm):
+    for module in (convolution, norm):
         assert module.kernels(99) is None

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.nets import fused_norm as module
-from scale_cl.nets.fused_norm import Then, fused_norm, layout, programs, usable
+from scale_cl.nets.kernels import norm as module
+from scale_cl.nets.kernels.norm import Then, fused_norm, layout, programs, usable
 from tests.nets.emulated import Kernels, emulated
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scale_cl.nets.norm import BatchNorm
+from scale_cl.nets.kernels.norm import BatchNorm
 
 
 def sample(n: int, size: int = 3) -> Tensor:

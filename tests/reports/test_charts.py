@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from scale_cl import metrics
 from scale_cl.reports import Section, collect, plots, sections
-from scale_cl.reports.charts import Chart, accuracies_so_far, charts, colour_of, forgotten, heatmaps
-from scale_cl.reports.drawing import HEIGHT, WIDTH, draw, draw_heatmap, log_ticks, ticks
+from scale_cl.reports.charts import Chart, accuracies_so_far, charts, colour_of, forgotten, heatmaps, log_ticks
+from scale_cl.reports.html import HEIGHT, WIDTH, draw, draw_heatmap, ticks
+from scale_cl.reports.tables import tables
 from scale_cl.results import SeedResult
 from tests.reports.made_results import COMPONENTS, ENVIRONMENT, LAMBDAS, everything, run_result
 
@@ -80,7 +81,7 @@ def test_only_runs_on_one_device_share_a_picture_of_time(tmp_path: Path) -> None
 def test_a_picture_of_time_is_of_runs_alone_or_says_that_it_is_not(tmp_path: Path) -> None:
     everything(tmp_path)
     beside = by_key(digits(tmp_path))["time"]
-    assert beside.x_label == "training, seconds a seed, beside other runs"
+    assert beside.x_label == "training, seconds per seed, beside other runs"
     assert len(beside.series) == 5
     alone = ENVIRONMENT | {"alone": True}
     run_result(memory=50, seconds=3, environment=alone, **LAMBDAS, **COMPONENTS).write(tmp_path / "time/scale")
@@ -88,7 +89,7 @@ def test_a_picture_of_time_is_of_runs_alone_or_says_that_it_is_not(tmp_path: Pat
     run_result("er", level=85.0, loss=3.0, seconds=2, environment=alone).write(tmp_path / "time/er")
     chart = by_key(digits(tmp_path))["time"]
     assert [(s.label, s.points[0].x) for s in chart.series] == [("er", 3.0), ("scale", 4.0)]
-    assert chart.x_label == "training, seconds a seed"
+    assert chart.x_label == "training, seconds per seed"
     assert "nothing beside it" in chart.note
     assert "are left out" in chart.note
 
@@ -118,6 +119,23 @@ def test_variants_of_a_learner_have_its_colour_and_other_dashes(tmp_path: Path) 
     first, second = by_key(digits(tmp_path))["accuracy"].series
     assert first.colour == second.colour == colour_of("scale")
     assert first.dash != second.dash
+
+
+def test_a_learner_from_outside_has_its_place_its_colour_and_its_name_everywhere(tmp_path: Path) -> None:
+    everything(tmp_path)
+    run_result("their-method", level=87.0, memory=50).write(tmp_path / "theirs")
+    run_result("their-method", level=88.0, memory=100).write(tmp_path / "theirs-100")
+    section = digits(tmp_path)
+    for chart in charts(section):
+        if chart.key != "sensitivity":
+            (line,) = [series for series in chart.series if series.label == "their-method"]
+            assert line.colour == colour_of("their-method") == sum(b"their-method") % 10
+    assert "their-method" in [one.label for one in heatmaps(section)]
+    shown = {table.key: [row[0].text for row in table.rows] for table in tables(section)}
+    assert shown["results"] == ["finetune", "er", "ctn", "scale", "joint", "their-method"]
+    assert [key for key, names in shown.items() if "their-method" in names] == [
+        *("results", "tests", "memory-acc", "memory-fm", "times")
+    ]
 
 
 def test_a_drawing_stays_in_its_frame(tmp_path: Path) -> None:

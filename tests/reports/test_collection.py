@@ -40,7 +40,7 @@ def test_a_file_below_two_directories_is_read_once(tmp_path: Path) -> None:
         ("", "is damaged: it is not JSON"),
         ('{"schema": 1, "kind": "ru', "is damaged: it is not JSON"),
         ("{}", "is not a result of scale-cl: it has no schema version and kind"),
-        ('{"schema": 9, "kind": "run"}', "has schema 9, this version reads up to 1: use a newer scale-cl"),
+        ('{"schema": 9, "kind": "run"}', "has schema 9, this version reads up to 2: use a newer scale-cl"),
         ('{"schema": 1, "kind": "run"}', "is damaged: 'seeds' is missing"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scale_cl.reports import Section, collect, sections
-from scale_cl.reports.naming import distinct, slug
+from scale_cl.reports.collection import distinct, slug
 from scale_cl.training.config import resolve
 from tests.reports.made_results import run_result
 

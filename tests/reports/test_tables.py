@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from scale_cl.reports import Section, collect, sections
-from scale_cl.reports.experiment_rows import main_rows
-from scale_cl.reports.paper import Figure
+from scale_cl.reports.paper import PrintedValue
+from scale_cl.reports.sections import main_rows
 from scale_cl.reports.seed_statistics import summarise
-from scale_cl.reports.table import Cell, Table, mark_best, number, signed
+from scale_cl.reports.table import Table, TableCell, mark_best, number, signed
 from scale_cl.reports.tables import overview_table, tables
 from scale_cl.reports.versus_paper import verdict
 from tests.reports.made_results import ENVIRONMENT, everything, run_result
@@ -68,7 +68,7 @@ def test_the_best_is_bold_but_never_the_bound(tmp_path: Path) -> None:
 
 
 def test_values_that_print_alike_are_both_best() -> None:
-    cells = [Cell("1.00", 1.001), Cell("1.00", 1.002), Cell("0.50", 0.5)]
+    cells = [TableCell("1.00", 1.001), TableCell("1.00", 1.002), TableCell("0.50", 0.5)]
     assert [c.best for c in mark_best(cells, highest=True, competing=[True] * 3)] == [True, True, False]
     assert not mark_best(cells[:1], highest=True, competing=[True])[0].best
 
@@ -116,9 +116,9 @@ def test_one_seed_in_common_gives_a_difference_and_no_test(tmp_path: Path) -> No
 def test_within_means_no_further_apart_than_both_deviations(values: list[float], word: str) -> None:
     summary = summarise(values)
     assert summary is not None
-    assert verdict(summary, Figure(80.0, 0.5), higher_is_better=True)[0] == word
+    assert verdict(summary, PrintedValue(80.0, 0.5), higher_is_better=True)[0] == word
     opposite = {"better": "worse", "worse": "better"}.get(word, word)
-    assert verdict(summary, Figure(80.0, 0.5), higher_is_better=False)[0] == opposite
+    assert verdict(summary, PrintedValue(80.0, 0.5), higher_is_better=False)[0] == opposite
 
 
 def test_paired_tests_compare_scale_with_each_other_learner(tmp_path: Path) -> None:

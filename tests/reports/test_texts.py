@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from scale_cl.reports import collect, latex, markdown, sections, write_report
-from scale_cl.reports.sparkline import sparkline
-from scale_cl.reports.table import Cell, Column, Table
+from scale_cl.cli.report import sparkline
+from scale_cl.reports import collect, sections, write_report
+from scale_cl.reports.table import Column, Table, TableCell, latex_escape, markdown_escape, markdown_lines
 from scale_cl.reports.tables import tables
+from scale_cl.reports.write_report import tables_tex
 from tests.reports.made_results import ENVIRONMENT, everything, run_result
 
 NASTY = '<script>alert(1)</script> & "x" | `y` $z$ 100% \\n_{#}'
@@ -74,7 +75,7 @@ def test_every_number_leads_to_file_command_versions_revision_and_device(tmp_pat
     text = page(tmp_path)
     for fact in ("mine/result.json", "scale-cl run --stream digits", "torch 2.13.0", "0123abcd", "Abacus 9"):
         assert fact in text
-        assert markdown.escape(fact) in (tmp_path / "out" / "tables.md").read_text()
+        assert markdown_escape(fact) in (tmp_path / "out" / "tables.md").read_text()
 
 
 def test_what_was_not_recorded_is_said_to_be_unknown(tmp_path: Path) -> None:
@@ -94,16 +95,19 @@ def test_markdown_rows_have_as_many_cells_as_headings(tmp_path: Path) -> None:
     everything(tmp_path)
     for section in sections(collect(tmp_path)):
         for table in tables(section):
-            counts = {len(re.split(r"(?<!\\)\|", line)) for line in markdown.table_lines(table)}
+            counts = {len(re.split(r"(?<!\\)\|", line)) for line in markdown_lines(table)}
             assert counts == {len(table.columns) + 2}
 
 
 def test_latex_has_booktabs_bold_and_deviations() -> None:
     columns = (Column("A_B", numeric=False), Column("ACC ↑"))
     table = Table(
-        "k", "T", columns, ((Cell("x & y"), Cell("80.65 ± 0.63", 80.65, best=True)), (Cell("–"), Cell("-1.00")))
+        "k",
+        "T",
+        columns,
+        ((TableCell("x & y"), TableCell("80.65 ± 0.63", 80.65, best=True)), (TableCell("–"), TableCell("-1.00"))),
     )
-    text = latex.tables_tex(table, [])
+    text = tables_tex(table, [])
     assert r"\toprule" in text
     assert r"A\_B & ACC $\uparrow$ \\" in text
     assert r"x \& y & \textbf{80.65} {\scriptsize $\pm$ 0.63} \\" in text
@@ -113,7 +117,7 @@ def test_latex_has_booktabs_bold_and_deviations() -> None:
 
 @pytest.mark.parametrize("text", [NASTY, "a\\b", "50 % {x}", '~^|<>"', "日本"])
 def test_latex_escapes_leave_no_special_character(text: str) -> None:
-    escaped = latex.escape(text)
+    escaped = latex_escape(text)
     for command in (r"\\text\w+\{\}", r"\\[&%$#_{}]"):
         escaped = re.sub(command, "", escaped)
     assert not set(escaped) & set("\\&%$#_{}~^")

@@ -12,8 +12,7 @@ import torch
 
 from scale_cl import streams
 from scale_cl.errors import ConfigError, DataError
-from scale_cl.streams import Arrays, Stream
-from scale_cl.streams.sources import registry
+from scale_cl.streams import Arrays, Stream, catalog
 
 
 class Row(NamedTuple):
@@ -203,7 +202,7 @@ def test_a_data_set_is_read_once_for_each_root(tmp_path: Path, monkeypatch: pyte
             reads.append(root)
             return synthetic("pmnist")
 
-    monkeypatch.setitem(registry.SOURCES, "mnist", Counted())
+    monkeypatch.setitem(catalog.SOURCES, "mnist", Counted())
     one, again = (streams.load_arrays("pmnist", tmp_path / "a") for _ in range(2))
     other = streams.load_arrays("pmnist", tmp_path / "b")
     assert one is again is not other

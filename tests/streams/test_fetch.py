@@ -14,14 +14,12 @@ import pytest
 
 from scale_cl.errors import FetchError, OutputInUseError
 from scale_cl.files import lock
+from scale_cl.streams.catalog import SOURCES
 from scale_cl.streams.fetch import Patience, download, fetch
-from scale_cl.streams.progress import Progress
-from scale_cl.streams.sources.cifar import Cifar
-from scale_cl.streams.sources.cifar100 import CIFAR100
+from scale_cl.streams.sources.cifar import CIFAR100, Cifar
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import Mnist
-from scale_cl.streams.sources.registry import SOURCES
-from scale_cl.streams.sources.source import Finding
+from scale_cl.streams.sources.source import Finding, Progress
 from tests.streams.loopback import Site, serving
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
@@ -74,7 +72,7 @@ def test_a_cut_download_goes_on_where_it_stopped(site: Site, tmp_path: Path) -> 
 def test_what_was_kept_serves_the_next_run(site: Site, tmp_path: Path) -> None:
     file = site.offer("a.bin", CONTENT)
     site.script = ["cut", "hang up", "hang up", "hang up"]
-    with pytest.raises(FetchError, match="500000 of 1000000 bytes are kept, run it again to go on"):
+    with pytest.raises(FetchError, match="500000 of 1000000 bytes are kept; run it again to resume"):
         download(file, tmp_path / "a.bin", patience=HASTE)
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin.part"]
     download(file, tmp_path / "a.bin", patience=HASTE)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scale_cl.errors import DataError
-from scale_cl.streams.unpack import unpack
+from scale_cl.streams.fetch import unpack
 
 
 def pack(path: Path, *members: tuple[str, Any]) -> Path:

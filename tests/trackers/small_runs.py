@@ -12,7 +12,7 @@ from scale_cl.results import SeedResult
 from scale_cl.streams import Stream
 from scale_cl.trackers.backend import About, Axis, Ending
 from scale_cl.training import train_many
-from scale_cl.training.observer import Observer
+from scale_cl.training.events import Listener
 from tests.training.small_streams import few_digits
 
 STEPS = 6  # of a task
@@ -26,18 +26,20 @@ class NotingEr(Er):
         super().__init__(*args, **kwargs)
         self.noted: list[float] = []
 
-    def observe(self, x: Tensor, y: Tensor) -> StepStats:
-        stats = super().observe(x, y)
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        stats = super().observe(x, y, task)
         self.noted.append(float(stats["loss"]))
         return stats
 
 
-def trained(observer: Observer | None, seeds: Sequence[int] = (0,), tasks: int = 3) -> tuple[list[SeedResult], Any]:
+def trained(
+    listener: Listener | None, seeds: Sequence[int] = (0,), tasks: int = 3, every: int = 1
+) -> tuple[list[SeedResult], Any]:
     """Results of ER on a few digits, and the losses it noted, by seed."""
     streams: list[Stream] = [few_digits(seed, tasks=tasks) for seed in seeds]
     learners = [NotingEr(stream.spec, seed=stream.seed) for stream in streams]
     given: list[Learner] = list(learners)
-    results = train_many(given, streams, observer=observer)
+    results = train_many(given, streams, on_event=listener, loss_every=every)
     return results, {learner.seed: learner.noted for learner in learners}
 
 

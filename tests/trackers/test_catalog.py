@@ -8,7 +8,7 @@ import pytest
 
 from scale_cl.errors import ConfigError, TrackerError
 from scale_cl.trackers import NAMES, parse
-from scale_cl.trackers.catalog import make
+from scale_cl.trackers.backend import make
 
 
 def test_names_come_one_by_one_or_with_commas() -> None:

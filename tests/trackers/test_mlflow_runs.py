@@ -14,8 +14,8 @@ from PIL import Image
 
 from scale_cl.errors import TrackerError
 from scale_cl.trackers import read, tracking
-from scale_cl.training import NoObserver
-from scale_cl.training.observer import Several
+from scale_cl.training import Event
+from scale_cl.training.events import Stepped, TaskStarted, to_all
 from tests.trackers.mlflow_server import door, serving
 from tests.trackers.small_runs import Points, acc_so_far, accuracies, forgotten, losses, trained
 
@@ -34,7 +34,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
 
 
-class RunRequest:
+class Asked:
     """What the server answers."""
 
     def __init__(self, address: str, experiment: str) -> None:
@@ -61,11 +61,11 @@ def test_the_server_has_curves_matrix_config_and_result(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     config = {"learner": {"name": "er", "lr": 0.03}, "run": {"seed": 3, "seeds": 2}}
     made_with = {"command": "scale-cl run", "git_revision": "abc"}
-    with tracking("mlflow", tmp_path / "mine", every=1, config=config, environment=made_with) as observer:
-        assert observer.places["mlflow"].startswith(f"{server}/#/experiments/")
-        results, noted = trained(observer, seeds=(3, 8))
+    with tracking("mlflow", tmp_path / "mine", every=1, config=config, environment=made_with) as tracker:
+        assert tracker.places["mlflow"].startswith(f"{server}/#/experiments/")
+        results, noted = trained(tracker, seeds=(3, 8))
     assert caplog.messages == []
-    asked = RunRequest(server, "scale-cl")
+    asked = Asked(server, "scale-cl")
     assert set(asked.runs) == {"mine", "mine, seed 3", "mine, seed 8"}
     whole = asked.runs["mine"]
     for result in results:
@@ -97,22 +97,21 @@ def test_the_server_has_curves_matrix_config_and_result(
 
 
 def test_one_seed_is_one_run_and_a_resumed_one_goes_on_in_it(server: str, tmp_path: Path) -> None:
-    class Breaks(NoObserver):
-        def stepped(self, steps: int) -> None:
-            if steps == 8:
-                raise KeyboardInterrupt
+    def interrupt(event: Event) -> None:
+        if event == Stepped(8):
+            raise KeyboardInterrupt
 
     given: dict[str, Any] = {"project": "alone", "address": server}
-    with pytest.raises(KeyboardInterrupt), tracking("mlflow", tmp_path / "one", every=1, **given) as observer:
-        trained(Several([observer, Breaks()]))
-    (run,) = RunRequest(server, "alone").runs.values()
+    with pytest.raises(KeyboardInterrupt), tracking("mlflow", tmp_path / "one", every=1, **given) as tracker:
+        trained(to_all(tracker, interrupt))
+    (run,) = Asked(server, "alone").runs.values()
     assert run.info.status == "KILLED"
     note = read(tmp_path / "one")
     assert note is not None
     assert note.trackers["mlflow"]["run"] == run.info.run_id
-    with tracking("mlflow", tmp_path / "one", every=1, resume=True) as observer:
-        results, noted = trained(observer)
-    asked = RunRequest(server, "alone")
+    with tracking("mlflow", tmp_path / "one", every=1, resume=True) as tracker:
+        results, noted = trained(tracker)
+    asked = Asked(server, "alone")
     (run,) = asked.runs.values()
     assert run.info.status == "FINISHED"
     assert asked.curve("one", "loss/loss") == losses(noted[0])
@@ -123,19 +122,18 @@ def test_a_server_that_goes_away_stops_nothing(server: str, tmp_path: Path, capl
     plain, _ = trained(None)
     with door(server) as (address, shut):
 
-        class Shuts(NoObserver):
-            def task_started(self, task: int, name: str, steps: int) -> None:
-                if task == 1:
-                    shut.set()
+        def shut_in_the_second_task(event: Event) -> None:
+            if isinstance(event, TaskStarted) and event.task == 1:
+                shut.set()
 
         given: dict[str, Any] = {"project": "gone", "address": address}
         warnings = caplog.at_level(logging.WARNING, "scale_cl")
-        with warnings, tracking("mlflow", tmp_path / "gone", every=1, **given) as observer:
-            results, _ = trained(Several([Shuts(), observer]))
+        with warnings, tracking("mlflow", tmp_path / "gone", every=1, **given) as tracker:
+            results, _ = trained(to_all(shut_in_the_second_task, tracker))
     assert results[0].matrix == plain[0].matrix
     (warning,) = [record.message for record in caplog.records if record.name == "scale_cl"]
     assert warning.startswith("scale-cl: warning: tracking with mlflow broke off, the run goes on without it: ")
-    (run,) = RunRequest(server, "gone").runs.values()
+    (run,) = Asked(server, "gone").runs.values()
     assert run.info.status == "RUNNING", "nobody could say that it has ended"
 
 

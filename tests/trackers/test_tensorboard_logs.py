@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from scale_cl.errors import TrackerError
 from scale_cl.trackers import tracking
 from scale_cl.training import Checkpointer, train
-from scale_cl.training.observer import Several
+from scale_cl.training.events import to_all
 from tests.trackers.small_runs import Points, acc_so_far, accuracies, forgotten, losses, trained
 from tests.training.small_streams import few_digits
 from tests.training.test_checkpointing import Crash, CrashAt, make
@@ -50,9 +50,9 @@ def text(reader: Any, tag: str) -> str:
 
 def test_the_reader_finds_curves_matrix_config_and_result(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = {"learner": {"name": "er", "lr": 0.03, "augment": None}, "run": {"seed": 3}}
-    with tracking("tensorboard", tmp_path, every=1, config=config, environment={"torch": "2.x"}) as observer:
-        assert observer.places == {"tensorboard": str(tmp_path / "tensorboard")}
-        results, noted = trained(observer, seeds=(3, 8))
+    with tracking("tensorboard", tmp_path, every=1, config=config, environment={"torch": "2.x"}) as tracker:
+        assert tracker.places == {"tensorboard": str(tmp_path / "tensorboard")}
+        results, noted = trained(tracker, seeds=(3, 8))
     for result in results:
         reader = opened(tmp_path / "tensorboard" / f"seed-{result.seed}")
         assert curve(reader, "loss/loss") == single(losses(noted[result.seed]))
@@ -87,14 +87,26 @@ def test_the_reader_finds_curves_matrix_config_and_result(tmp_path: Path, caplog
 
 def test_a_resumed_run_has_one_unbroken_curve_without_the_steps_that_were_lost(tmp_path: Path) -> None:
     stream = few_digits(tasks=3)
-    with tracking("tensorboard", tmp_path / "straight", every=1) as observer:
-        train(make("er", stream), stream, observer=observer)
-    with pytest.raises(Crash), tracking("tensorboard", tmp_path, every=1) as observer:
-        train(make("er", stream), stream, observer=Several([observer, CrashAt(16)]), keeper=Checkpointer(tmp_path))
+    with tracking("tensorboard", tmp_path / "straight", every=1) as tracker:
+        train(make("er", stream), stream, on_event=tracker, loss_every=tracker.loss_every)
+    with pytest.raises(Crash), tracking("tensorboard", tmp_path, every=1) as tracker:
+        train(
+            make("er", stream),
+            stream,
+            on_event=to_all(tracker, CrashAt(16)),
+            loss_every=1,
+            checkpointer=Checkpointer(tmp_path),
+        )
     folder = tmp_path / "tensorboard" / "seed-0"
     assert max(curve(opened(folder), "loss/loss")) == 16, "what was there when it broke off"
-    with tracking("tensorboard", tmp_path, every=1, resume=True) as observer:
-        train(make("er", stream), stream, observer=observer, keeper=Checkpointer(tmp_path, resume=True))
+    with tracking("tensorboard", tmp_path, every=1, resume=True) as tracker:
+        train(
+            make("er", stream),
+            stream,
+            on_event=tracker,
+            loss_every=tracker.loss_every,
+            checkpointer=Checkpointer(tmp_path, resume=True),
+        )
     whole, parts = opened(tmp_path / "straight" / "tensorboard" / "seed-0"), opened(folder)
     assert len(list(folder.iterdir())) == 2
     assert whole.Tags()["scalars"] == parts.Tags()["scalars"]
@@ -117,10 +129,10 @@ def test_logs_that_cannot_be_written_any_more_do_not_stop_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, _ = trained(None)
-    with caplog.at_level(logging.WARNING), tracking("tensorboard", tmp_path, every=1) as observer:
+    with caplog.at_level(logging.WARNING), tracking("tensorboard", tmp_path, every=1) as tracker:
         (tmp_path / "tensorboard").rmdir()
         (tmp_path / "tensorboard").write_text("in the way")
-        results, _ = trained(observer)
+        results, _ = trained(tracker)
     assert results[0].matrix == plain[0].matrix
     (warning,) = caplog.messages
     assert warning.startswith("scale-cl: warning: tracking with tensorboard broke off, the run goes on without it: ")

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from scale_cl.errors import ConfigError, Interrupted, TrackerError
-from scale_cl.trackers import background, read, tracking
+from scale_cl.trackers import read, tracking
 from scale_cl.trackers.backend import Axis
+from scale_cl.trackers.tracking import _PATIENCE
 from scale_cl.training import Checkpointer, run, train
 from scale_cl.training.config import resolve
-from scale_cl.training.observer import Several
+from scale_cl.training.events import to_all
 from tests.trackers.small_runs import Pages, acc_so_far, accuracies, forgotten, losses, trained
 from tests.training.small_streams import few_digits
 from tests.training.test_checkpointing import Crash, CrashAt, make
@@ -24,9 +25,9 @@ from tests.training.test_checkpointing import Crash, CrashAt, make
 
 def test_curves_measures_pictures_and_result_of_every_seed(tmp_path: Path) -> None:
     pages = Pages()
-    with tracking([pages], tmp_path / "mine", every=1) as observer:
-        results, noted = trained(observer, seeds=(3, 8))
-    assert observer.places == {"pages": "memory"}
+    with tracking([pages], tmp_path / "mine", every=1) as tracker:
+        results, noted = trained(tracker, seeds=(3, 8))
+    assert tracker.places == {"pages": "memory"}
     assert pages.events == [("start", "mine", None), ("open", [3, 8]), ("end", "finished")]
     assert pages.axes == {"loss": {"step"}, "accuracy": {"task"}, "so_far": {"task"}}
     for result in results:
@@ -53,8 +54,8 @@ def test_curves_measures_pictures_and_result_of_every_seed(tmp_path: Path) -> No
 
 def test_one_seed_has_no_means_and_its_losses_come_at_the_interval(tmp_path: Path) -> None:
     pages = Pages()
-    with tracking([pages], tmp_path, every=4) as observer:
-        _, noted = trained(observer, tasks=1)
+    with tracking([pages], tmp_path, every=4) as tracker:
+        _, noted = trained(tracker, tasks=1, every=4)
     assert list(pages.results) == [0]
     assert set(pages.results[0]) == {"result/acc", "result/la"}, "FM and BWT need two tasks"
     curve = pages.curves[0, "loss/loss"]
@@ -63,9 +64,9 @@ def test_one_seed_has_no_means_and_its_losses_come_at_the_interval(tmp_path: Pat
 
 def test_no_loss_curves_are_made_for_an_interval_of_nought(tmp_path: Path) -> None:
     pages = Pages()
-    with tracking([pages], tmp_path, every=0) as observer:
-        assert observer.loss_every == 0
-        trained(observer, tasks=1)
+    with tracking([pages], tmp_path, every=0) as tracker:
+        assert tracker.loss_every == 0
+        trained(tracker, tasks=1, every=0)
     assert {name for _, name in pages.curves} == {"accuracy/task-1", "so_far/acc", "so_far/la"}
 
 
@@ -74,8 +75,8 @@ def test_seeds_one_by_one_and_over_processes_are_tracked_alike(tmp_path: Path) -
     each, matrices = [Pages(), Pages()], []
     for processes, pages in enumerate(each, start=1):
         config = resolve(stream="digits", learner="er", options={**options, "run.processes": processes})
-        with tracking([pages], tmp_path, every=3) as observer:
-            results = run(config, observer=Several([CrashAt(10**9), observer]))
+        with tracking([pages], tmp_path, every=3) as tracker:
+            results = run(config, on_event=to_all(CrashAt(10**9), tracker), loss_every=3).seeds
         matrices.append([result.matrix for result in results])
         for seed in (0, 1):
             assert list(pages.curves[seed, "loss/loss"]) == [3, 6, 9, 10, 12, 15, 18, 20]
@@ -99,8 +100,8 @@ def test_a_tracker_that_fails_is_left_behind_with_one_warning(tmp_path: Path, ca
     plain, _ = trained(None)
     broken, pages = Broken(), Pages()
     pages.name = "whole"
-    with caplog.at_level(logging.WARNING), tracking([broken, pages], tmp_path, every=1) as observer:
-        results, noted = trained(observer)
+    with caplog.at_level(logging.WARNING), tracking([broken, pages], tmp_path, every=1) as tracker:
+        results, noted = trained(tracker)
     assert results[0].matrix == plain[0].matrix
     (warning,) = caplog.messages
     assert warning == (
@@ -115,7 +116,7 @@ def test_a_tracker_that_fails_is_left_behind_with_one_warning(tmp_path: Path, ca
 def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(background._PATIENCE, "finished", 0.2)
+    monkeypatch.setitem(_PATIENCE, "finished", 0.2)
     released = threading.Event()
 
     class Hanging(Pages):
@@ -123,8 +124,8 @@ def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(
             assert released.wait(60)
 
     try:
-        with caplog.at_level(logging.WARNING), tracking([Hanging()], tmp_path, every=1) as observer:
-            results, _ = trained(observer, tasks=1)
+        with caplog.at_level(logging.WARNING), tracking([Hanging()], tmp_path, every=1) as tracker:
+            results, _ = trained(tracker, tasks=1)
     finally:
         released.set()
     assert len(results) == 1
@@ -156,17 +157,29 @@ def test_one_that_cannot_start_ends_those_that_have(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_in_the_places_it_had(tmp_path: Path) -> None:
     stream, whole = few_digits(tasks=3), Pages()
-    with tracking([whole], tmp_path / "whole", every=1) as observer:
-        straight = train(make("er", stream), stream, observer=observer)
-    with pytest.raises(Crash), tracking([Pages()], tmp_path, every=1) as observer:
-        train(make("er", stream), stream, observer=Several([observer, CrashAt(14)]), keeper=Checkpointer(tmp_path))
+    with tracking([whole], tmp_path / "whole", every=1) as tracker:
+        straight = train(make("er", stream), stream, on_event=tracker, loss_every=tracker.loss_every)
+    with pytest.raises(Crash), tracking([Pages()], tmp_path, every=1) as tracker:
+        train(
+            make("er", stream),
+            stream,
+            on_event=to_all(tracker, CrashAt(14)),
+            loss_every=1,
+            checkpointer=Checkpointer(tmp_path),
+        )
     assert json.loads((tmp_path / "tracking.json").read_text())["trackers"] == {"pages": {"page": 7}}
     noted = read(tmp_path)
     assert noted is not None
     assert noted.every == 1
     pages = Pages()
-    with tracking([pages], tmp_path, every=noted.every, resume=True) as observer:
-        resumed = train(make("er", stream), stream, observer=observer, keeper=Checkpointer(tmp_path, resume=True))
+    with tracking([pages], tmp_path, every=noted.every, resume=True) as tracker:
+        resumed = train(
+            make("er", stream),
+            stream,
+            on_event=tracker,
+            loss_every=tracker.loss_every,
+            checkpointer=Checkpointer(tmp_path, resume=True),
+        )
     assert resumed.matrix == straight.matrix
     assert pages.events[:3] == [("start", tmp_path.name, {"page": 7}), ("open", [0]), ("restored", 0, 12)]
     assert list(pages.curves[0, "loss/loss"]) == list(range(13, 19))
@@ -181,9 +194,9 @@ def test_a_run_begun_anew_forgets_the_places_of_the_last(tmp_path: Path) -> None
     with tracking([Pages()], tmp_path):
         assert logs.exists(), "not known to be ours"
     (tmp_path / "tracking.json").write_text("{}")
-    with tracking([Pages()], tmp_path) as observer:
+    with tracking([Pages()], tmp_path) as tracker:
         assert not logs.exists()
-        trained(observer, tasks=1)
+        trained(tracker, tasks=1)
     assert (tmp_path / "tracking.json").exists()
 
 

@@ -92,9 +92,9 @@ def written(directory: Path) -> dict[str, Written]:
 
 def test_offline_runs_hold_curves_matrix_config_and_result(tmp_path: Path) -> None:
     config = {"learner": {"name": "er", "lr": 0.03}, "run": {"seed": 3, "seeds": 2}}
-    with tracking("wandb", tmp_path / "mine", every=1, config=config, seeds=[3, 8]) as observer:
-        assert "offline: `wandb sync` sends it" in observer.places["wandb"]
-        results, noted = trained(observer, seeds=(3, 8))
+    with tracking("wandb", tmp_path / "mine", every=1, config=config, seeds=[3, 8]) as tracker:
+        assert "offline: `wandb sync` sends it" in tracker.places["wandb"]
+        results, noted = trained(tracker, seeds=(3, 8))
     runs = written(tmp_path / "mine")
     assert set(runs) == {"mine", "mine, seed 3", "mine, seed 8"}
     for result in results:
@@ -127,8 +127,8 @@ def test_one_seed_is_one_run_and_a_resumed_one_keeps_its_identity(
     noted: dict[int, list[float]] = {}
 
     def breaks_off() -> None:
-        with tracking("wandb", tmp_path, every=1, seeds=[0]) as observer:
-            more, losses_of = trained(observer, tasks=1)
+        with tracking("wandb", tmp_path, every=1, seeds=[0]) as tracker:
+            more, losses_of = trained(tracker, tasks=1)
             results.extend(more)
             noted.update(losses_of)
             raise ValueError("broke")
@@ -146,8 +146,8 @@ def test_one_seed_is_one_run_and_a_resumed_one_keeps_its_identity(
     monkeypatch.delenv("WANDB_PROJECT")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "again"))
     (tmp_path / "again").mkdir()
-    with tracking("wandb", tmp_path, every=1, seeds=[0], resume=True) as observer:
-        trained(observer, tasks=1)
+    with tracking("wandb", tmp_path, every=1, seeds=[0], resume=True) as tracker:
+        trained(tracker, tasks=1)
     (again,) = written(tmp_path / "again").values()
     assert (again.run.run_id, again.run.project) == (own.run.run_id, "ours")
 

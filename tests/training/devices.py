@@ -76,7 +76,7 @@ def make(
     kind = registry.config_class(name)
     known = {k: v for k, v in values.items() if k in kind.__dataclass_fields__}
     stream = "scifar10" if len(spec.shape) == 3 and spec.shape[0] == 3 else "digits"
-    settings = {**registry.paper_settings(name, stream), **known}
+    settings = {**registry.preset_settings(name, stream), **known}
     how = compute or Compute("fp32", capture=device != "cpu")
     return registry.make(name, spec, kind(**settings), seed=seed, device=device, compute=how)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,35 @@ import pytest
 import torch
 
 from scale_cl.errors import CheckpointError
-from scale_cl.learners import Finetune, Scale
+from scale_cl.learners import Finetune, Scale, registry
 from scale_cl.training import checkpoint
-from scale_cl.training.checkpoint import Checkpoint, Position
+from scale_cl.training.checkpoint import Checkpoint, Model, Position, SavedTask, UnusableCheckpointError
+from tests.learners.sameness import differences
 from tests.learners.tiny import SPLIT, teach
 
 
 def example(position: tuple[int, int] = (1, 5)) -> Checkpoint:
+    learner = teach(Finetune(SPLIT))
+    known = SavedTask(learner.tasks[0], ("cat", "dog")), *(SavedTask(name, None) for name in learner.tasks[1:])
     return Checkpoint(
+        model=Model("finetune", {"lr": 0.1}, 3, SPLIT, known, learner.state_dict()),
         stream="few",
-        learner="finetune",
-        seed=3,
-        config={"learner": {"lr": 0.1}},
         data="0" * 64,
+        config={"learner": {"lr": 0.1}},
         position=Position(*position),
         matrix=[[100 / 3, None], [None, None]],
         seconds_train=1.5,
         seconds_eval=0.25,
         seconds_wall=2.0,
-        state=teach(Finetune(SPLIT)).state_dict(),
     )
 
 
-def rewrite(path: Path, **changes: Any) -> None:
-    """Change the JSON and give it the checksum that it then has: what a person, or an enemy, could do."""
-    content = {**json.loads(path.read_text()), **changes}
+def rewrite(path: Path, changes: dict[str, Any]) -> None:
+    """Change values by dotted name, and the checksum with them: what a person, or an enemy, could do."""
+    content = json.loads(path.read_text())
+    for name, value in changes.items():
+        part, _, key = name.rpartition(".")
+        (content[part] if part else content)[key] = value
     del content["checksum"]
     path.write_text(json.dumps({**content, "checksum": checkpoint.checksum(content)}))
 
@@ -44,7 +47,7 @@ def rewrite(path: Path, **changes: Any) -> None:
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     written = example()
     read = checkpoint.read(checkpoint.write(tmp_path, written))
-    assert replace(read, state=written.state) == written
+    assert read.with_state(written.state) == written
     assert read.state["meta"] == written.state["meta"]
     assert read.state["tensors"].keys() == written.state["tensors"].keys()
     for name, t in written.state["tensors"].items():
@@ -102,7 +105,7 @@ def test_any_flipped_bit_is_refused(suffix: str, tmp_path: Path) -> None:
         with contextlib.suppress(CheckpointError):
             read = checkpoint.read(path)
             assert suffix == ".json", "a space for a tab between two values: the content is the same"
-            assert replace(read, state=good.state) == good
+            assert read.with_state(good.state) == good
 
 
 def test_a_missing_half_is_said_so(tmp_path: Path) -> None:
@@ -117,20 +120,26 @@ def test_a_missing_half_is_said_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"schema": 99}, "has schema 99, this version reads up to 1: use a newer scale-cl"),
+        ({"schema": 99}, "has schema 99, this version reads up to 2: use a newer scale-cl"),
         ({"schema": True}, "is not a checkpoint of scale-cl"),
         ({"kind": "run"}, "is not a checkpoint of scale-cl"),
-        ({"position": [0, 0]}, "is foreign: it says that it is at-00000-00000000"),
-        ({"position": [-1, 0]}, "whole numbers"),
-        ({"position": "here"}, "whole numbers"),
-        ({"matrix": [[1.0], [2.0]]}, "not square"),
-        ({"matrix": [[1e400]]}, "checksum"),
-        ({"matrix": [[101]]}, "not a percentage"),
-        ({"seconds_train": -1}, "not a number of seconds"),
-        ({"seed": "3"}, "not of type int"),
-        ({"config": []}, "not of type dict"),
-        ({"tensors": {}}, "'bytes' is missing"),
-        ({"tensors": 5}, "damaged"),
+        ({"position.stage": 0, "position.step": 0}, "is foreign: it says that it is at-00000-00000000"),
+        ({"position.stage": -1}, "less than 0"),
+        ({"position.step": "here"}, "not of type int"),
+        ({"position": [1, 5]}, "not of type dict"),
+        ({"position.matrix": [[1.0], [2.0]]}, "not square"),
+        ({"position.matrix": [[1e400]]}, "checksum"),
+        ({"position.matrix": [[101]]}, "not a percentage"),
+        ({"position.seconds_train": -1}, "not a number of seconds"),
+        ({"position.config": []}, "not of type dict"),
+        ({"model.seed": "3"}, "not of type int"),
+        ({"model.tensors": {}}, "'bytes' is missing"),
+        ({"model.tensors": 5}, "damaged"),
+        ({"model.tasks": [3]}, "a task is '3', which has no name"),
+        ({"model.tasks": [{"name": "a", "classes": "cat"}]}, "not of type list"),
+        ({"model.spec": {"shape": [0], "pixel_max": None, "scenario": "task"}}, "not a list of sizes"),
+        ({"model.spec": {"shape": [2], "pixel_max": -1, "scenario": "task"}}, "neither null nor above 0"),
+        ({"model.spec": {"shape": [2], "pixel_max": None, "scenario": "none"}}, "known are task, domain"),
     ],
 )
 def test_content_that_cannot_be_is_refused(changes: dict[str, Any], part: str, tmp_path: Path) -> None:
@@ -138,7 +147,7 @@ def test_content_that_cannot_be_is_refused(changes: dict[str, Any], part: str, t
     if part == "checksum":
         path.write_text(path.read_text().replace("33.33", "NaN, 33.33"))
     else:
-        rewrite(path, **changes)
+        rewrite(path, changes)
     with pytest.raises(CheckpointError, match=part):
         checkpoint.read(path)
 
@@ -150,28 +159,34 @@ def test_a_tensor_file_that_claims_more_than_it_holds_is_refused(tmp_path: Path)
     header = b'{"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
     data = len(header).to_bytes(8, "little") + header + b"\0" * 16
     path.with_suffix(".safetensors").write_bytes(data)
-    rewrite(path, tensors={"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+    rewrite(path, {"model.tensors": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}})
     with pytest.raises(CheckpointError, match="is not a safetensors file"):
         checkpoint.read(path)
 
 
-def test_an_older_schema_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_the_old_layout_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = checkpoint.write(tmp_path, example())
-    content = json.loads(path.read_text())
-    content["stage_and_step"] = content.pop("position")
-    path.write_text(json.dumps(content))
-    rewrite(path)
-    content = json.loads(path.read_text())
-    monkeypatch.setattr(checkpoint, "SCHEMA", 2)
-    monkeypatch.setitem(checkpoint.MIGRATIONS, 1, lambda c: {**c, "schema": 2, "position": c["stage_and_step"]})
-    rewrite(path, **content)
-    assert checkpoint.read(path).position == (1, 5)
+    rewrite(path, {"schema": 1})
+    with pytest.raises(UnusableCheckpointError) as caught:
+        checkpoint.newest_good(tmp_path, lambda path, saved: saved)
+    assert str(caught.value) == (
+        f"{path} was written by an earlier version of scale-cl and cannot be resumed by this one; finish the run with "
+        "that version, or start it again with --force"
+    )
+
+
+def test_the_model_part_is_enough_to_make_the_same_learner(tmp_path: Path) -> None:
+    model = checkpoint.read(checkpoint.write(tmp_path, example())).model
+    assert [task.name for task in model.tasks] == [name for name, _ in model.state["meta"]["tasks"]]
+    assert model.tasks[0].classes == ("cat", "dog")
+    settings = registry.config_class(model.learner)(**model.settings)
+    again = registry.make(model.learner, model.spec, settings, seed=model.seed)
+    again.load_state_dict(model.state)
+    assert differences(again, teach(Finetune(SPLIT))) == []
 
 
 @pytest.mark.parametrize("damage", ["a tensor is missing", "a shape is another", "a type is another", "no tasks"])
 def test_a_learner_that_refuses_a_state_stays_as_it_was(damage: str) -> None:
-    from tests.learners.sameness import differences
-
     learner, same = teach(Scale(SPLIT, seed=1)), teach(Scale(SPLIT, seed=1))
     state = teach(Scale(SPLIT, seed=2), tasks=5, classes=4).state_dict()
     tensors = state["tensors"]

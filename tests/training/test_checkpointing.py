@@ -10,10 +10,13 @@ import torch
 
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.learners import Compute, Learner, registry
+from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
-from scale_cl.training import NoObserver, checkpoint, memory_editing, train, train_many
+from scale_cl.training import Event, checkpoint, memory_editing, train, train_many
 from scale_cl.training.checkpoint import found
-from scale_cl.training.checkpointing import Checkpointer, fingerprint, seed_folder
+from scale_cl.training.checkpointing import Checkpointer, fingerprint
+from scale_cl.training.events import Stepped
+from scale_cl.training.run_directory import RunDirectory
 from tests.learners.sameness import differences
 from tests.training.small_streams import colours, few_digits
 
@@ -22,19 +25,19 @@ class Crash(Exception):
     pass
 
 
-class CrashAt(NoObserver):
+class CrashAt:
     """Ends the run after so many steps, as a power cut would."""
 
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def stepped(self, steps: int) -> None:
-        if steps == self.step:
+    def __call__(self, event: Event) -> None:
+        if event == Stepped(self.step):
             raise Crash
 
 
 def make(name: str, stream: Stream, seed: int = 0, **values: Any) -> Learner:
-    settings = {**registry.paper_settings(name, "digits"), **values}
+    settings = {**registry.preset_settings(name, "digits"), **values}
     if "memory" in registry.config_class(name).__dataclass_fields__:
         settings = {"memory": 10, **settings}
     compute = Compute(precision="fp32", capture=False)
@@ -45,9 +48,14 @@ def check_resumed(name: str, stream: Stream, folder: Path, crash: int, every: in
     straight = make(name, stream, **values)
     wanted = train(straight, stream)
     with pytest.raises(Crash):
-        train(make(name, stream, **values), stream, observer=CrashAt(crash), keeper=Checkpointer(folder, every=every))
+        train(
+            make(name, stream, **values),
+            stream,
+            on_event=CrashAt(crash),
+            checkpointer=Checkpointer(folder, every=every),
+        )
     resumed = make(name, stream, **values)
-    result = train(resumed, stream, keeper=Checkpointer(folder, every=every, resume=True))
+    result = train(resumed, stream, checkpointer=Checkpointer(folder, every=every, resume=True))
     assert result.matrix == wanted.matrix
     assert differences(straight, resumed) == []
 
@@ -77,14 +85,17 @@ def test_seeds_side_by_side_may_have_stopped_at_different_places(tmp_path: Path)
     wanted = train_many(straight, streams)
     with pytest.raises(Crash):
         train_many(
-            [make("scale", s, s.seed) for s in streams], streams, observer=CrashAt(11), keeper=Checkpointer(tmp_path)
+            [make("scale", s, s.seed) for s in streams],
+            streams,
+            on_event=CrashAt(11),
+            checkpointer=Checkpointer(tmp_path),
         )
     again = [make("scale", s, s.seed) for s in streams[1:2]]
-    train_many(again, streams[1:2], keeper=Checkpointer(tmp_path, resume=True))  # one of them is finished now
-    for path in seed_folder(tmp_path, 2).iterdir():
+    train_many(again, streams[1:2], checkpointer=Checkpointer(tmp_path, resume=True))  # one of them is finished now
+    for path in RunDirectory(tmp_path).checkpoints_of(2).iterdir():
         path.unlink()  # and one at the start
     resumed = [make("scale", s, s.seed) for s in streams]
-    results = train_many(resumed, streams, keeper=Checkpointer(tmp_path, resume=True))
+    results = train_many(resumed, streams, checkpointer=Checkpointer(tmp_path, resume=True))
     assert [r.matrix for r in results] == [r.matrix for r in wanted]
     assert [differences(a, b) for a, b in zip(straight, resumed, strict=True)] == [[], [], []]
 
@@ -94,8 +105,8 @@ def test_at_most_as_many_steps_are_repeated_as_lie_between_checkpoints(tmp_path:
     for crash in (3, 4, 8, 11, 17):
         folder = tmp_path / str(crash)
         with pytest.raises(Crash):
-            train(make("finetune", stream), stream, observer=CrashAt(crash), keeper=Checkpointer(folder, every=3))
-        newest = found(seed_folder(folder, 0))
+            train(make("finetune", stream), stream, on_event=CrashAt(crash), checkpointer=Checkpointer(folder, every=3))
+        newest = found(RunDirectory(folder).checkpoints_of(0))
         done = 0
         if newest:
             stage, step = map(int, newest[0].stem.split("-")[1:])
@@ -106,8 +117,10 @@ def test_at_most_as_many_steps_are_repeated_as_lie_between_checkpoints(tmp_path:
 def test_the_last_few_are_kept_and_by_time_there_is_one_a_step(tmp_path: Path) -> None:
     stream = few_digits()
     with pytest.raises(Crash):
-        train(make("er", stream), stream, observer=CrashAt(11), keeper=Checkpointer(tmp_path, seconds=1e-9, kept=3))
-    names = [p.stem for p in found(seed_folder(tmp_path, 0))]
+        train(
+            make("er", stream), stream, on_event=CrashAt(11), checkpointer=Checkpointer(tmp_path, seconds=1e-9, kept=3)
+        )
+    names = [p.stem for p in found(RunDirectory(tmp_path).checkpoints_of(0))]
     assert names == ["at-00001-00000004", "at-00001-00000003", "at-00001-00000002"]
 
 
@@ -115,22 +128,21 @@ def test_being_asked_to_stop_ends_the_step_and_saves(tmp_path: Path) -> None:
     stream = few_digits()
     asked: list[int] = []
 
-    class Asks(NoObserver):
-        def stepped(self, steps: int) -> None:
-            if steps == 8:
-                asked.append(steps)
+    def ask(event: Event) -> None:
+        if event == Stepped(8):
+            asked.append(8)
 
     with pytest.raises(Interrupted, match=f"scale-cl resume {tmp_path}"):
-        train(make("er", stream), stream, observer=Asks(), keeper=Checkpointer(tmp_path, stop=lambda: bool(asked)))
-    assert found(seed_folder(tmp_path, 0))[0].stem == "at-00001-00000002"
-    result = train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+        train(make("er", stream), stream, on_event=ask, checkpointer=Checkpointer(tmp_path, stop=lambda: bool(asked)))
+    assert found(RunDirectory(tmp_path).checkpoints_of(0))[0].stem == "at-00001-00000002"
+    result = train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
     assert result.matrix == train(make("er", stream), stream).matrix
 
 
 def stopped(folder: Path, stream: Stream, name: str = "er") -> list[Path]:
     with pytest.raises(Crash):
-        train(make(name, stream), stream, observer=CrashAt(13), keeper=Checkpointer(folder, every=5))
-    return found(seed_folder(folder, 0))
+        train(make(name, stream), stream, on_event=CrashAt(13), checkpointer=Checkpointer(folder, every=5))
+    return found(RunDirectory(folder).checkpoints_of(0))
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
@@ -143,7 +155,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
     data[len(data) // 2] ^= 1
     tensors.write_bytes(data)
     learner, straight = make("er", stream), make("er", stream)
-    result = train(learner, stream, keeper=Checkpointer(tmp_path, every=5, resume=True))
+    result = train(learner, stream, checkpointer=Checkpointer(tmp_path, every=5, resume=True))
     (line,) = [record.getMessage() for record in caplog.records]
     assert "checkpoint refused, trying the one before" in line
     assert str(tensors) in line
@@ -154,13 +166,13 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(
 def test_a_newer_checkpoint_is_not_passed_over_for_an_older_one(tmp_path: Path) -> None:
     stream = few_digits()
     newest, older = stopped(tmp_path, stream)
-    newest.write_text(newest.read_text().replace('"schema": 1', '"schema": 2', 1))
+    newest.write_text(newest.read_text().replace('"schema": 2', '"schema": 3', 1))
     before = {p: p.read_bytes() for p in newest.parent.iterdir()}
     for attempt in (
-        lambda: train(make("er", stream), stream, keeper=Checkpointer(tmp_path, every=5, resume=True)),
+        lambda: train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, every=5, resume=True)),
         lambda: memory_editing.delete(newest.parent),
     ):
-        with pytest.raises(CheckpointError, match="has schema 2, this version reads up to 1: use a newer scale-cl"):
+        with pytest.raises(CheckpointError, match="has schema 3, this version reads up to 2: use a newer scale-cl"):
             attempt()
     assert {p: p.read_bytes() for p in newest.parent.iterdir()} == before
     assert older.exists()
@@ -171,21 +183,21 @@ def test_when_none_is_good_the_run_does_not_begin_anew_by_itself(tmp_path: Path)
     for path in stopped(tmp_path, stream):
         path.write_text("{}")
     with pytest.raises(CheckpointError, match=r"no checkpoint of 2 in .* can be used.*remove the folder"):
-        train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+        train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
 
 
 def test_checkpoints_of_another_run_are_foreign(tmp_path: Path) -> None:
     stream = few_digits()
     stopped(tmp_path, stream)
     with pytest.raises(CheckpointError, match="holds checkpoints already"):
-        train(make("er", stream), stream, keeper=Checkpointer(tmp_path))
+        train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path))
     with pytest.raises(CheckpointError, match="it is of er on few, seed 0, expected gem on few, seed 0"):
-        train(make("gem", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+        train(make("gem", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
     with pytest.raises(CheckpointError, match="made with another config"):
-        train(make("er", stream, lr=0.5), stream, keeper=Checkpointer(tmp_path, resume=True))
+        train(make("er", stream, lr=0.5), stream, checkpointer=Checkpointer(tmp_path, resume=True))
     other = few_digits(tasks=4)
     with pytest.raises(CheckpointError, match="made with other data"):
-        train(make("er", other), other, keeper=Checkpointer(tmp_path, resume=True))
+        train(make("er", other), other, checkpointer=Checkpointer(tmp_path, resume=True))
 
 
 def test_a_checkpoint_of_another_kind_of_device_is_told_so(tmp_path: Path) -> None:
@@ -195,21 +207,29 @@ def test_a_checkpoint_of_another_kind_of_device_is_told_so(tmp_path: Path) -> No
         saved.state["tensors"]["rng"] = torch.zeros(16, dtype=torch.uint8)  # as long as a GPU's
         checkpoint.write(path.parent, saved)
     with pytest.raises(CheckpointError, match=r"made on another kind of device than cpu.*resume it where it ran"):
-        train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+        train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
+
+
+def test_a_checkpoint_says_what_its_model_takes_and_knows(tmp_path: Path) -> None:
+    stream = few_digits()
+    model = checkpoint.read(stopped(tmp_path, stream)[0]).model
+    assert (model.learner, model.seed, model.spec) == ("er", 0, stream.spec)
+    assert [(task.name, task.classes) for task in model.tasks] == [(t.name, t.classes) for t in stream.tasks[:2]]
+    assert model.settings == as_dict(make("er", stream).config)
 
 
 def test_a_finished_seed_gives_its_result_without_a_step(tmp_path: Path) -> None:
     stream = few_digits()
-    wanted = train(make("er", stream), stream, keeper=Checkpointer(tmp_path))
-    again = train(make("er", stream), stream, observer=CrashAt(1), keeper=Checkpointer(tmp_path, resume=True))
+    wanted = train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path))
+    again = train(make("er", stream), stream, on_event=CrashAt(1), checkpointer=Checkpointer(tmp_path, resume=True))
     assert again == wanted
 
 
 def test_seconds_go_on_where_they_were(tmp_path: Path) -> None:
     stream = few_digits()
     stopped(tmp_path, stream)
-    before = checkpoint.read(found(seed_folder(tmp_path, 0))[0])
-    result = train(make("er", stream), stream, keeper=Checkpointer(tmp_path, resume=True))
+    before = checkpoint.read(found(RunDirectory(tmp_path).checkpoints_of(0))[0])
+    result = train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, resume=True))
     assert result.seconds_train > before.seconds_train > 0
     assert result.seconds_eval > before.seconds_eval > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def learner_value(config: Config, field: str) -> object:
 def test_nothing_given_is_scale_on_digits_with_the_papers_settings() -> None:
     config = resolve()
     assert (config.learner_name, config.stream.name, config.seeds) == ("scale", "digits", [0])
-    for field, value in registry.paper_settings("scale", "digits").items():
+    for field, value in registry.preset_settings("scale", "digits").items():
         assert learner_value(config, field) == value
 
 
@@ -91,3 +92,19 @@ def test_every_setting_has_a_line_of_documentation() -> None:
             for row in explain(settings):
                 assert row.doc, f"{name}: {row.name} says nothing"
                 assert "\n" not in row.doc
+
+
+def test_the_preset_is_recorded_and_comes_from_the_option_or_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("preset: paper\nlearner: er\n")
+    assert resolve().preset == "ours"
+    assert resolve(preset="paper").preset == "paper"
+    assert resolve(file=file).preset == "paper"
+    assert resolve(file=file, preset="ours").preset == "ours"
+    assert Config.from_dict(resolve(preset="paper").as_dict(), preset="paper") == resolve(preset="paper")
+    assert Config.from_dict(resolve().as_dict(), preset="paper") == replace(resolve(), preset="paper")
+    with pytest.raises(ConfigError, match="unknown preset 'papr'; did you mean 'paper'"):
+        resolve(preset="papr")
+    file.write_text("preset: [paper]\n")
+    with pytest.raises(ConfigError, match="'preset' must be a name, found list"):
+        resolve(file=file)

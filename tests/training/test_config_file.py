@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.training.config_file import read_config_file
-
-SECTIONS = ("stream", "learner", "run")
+from scale_cl.training.config import read_config_file
 
 
 def read(folder: Path, text: str, name: str = "c.yaml") -> dict[str, dict[str, Any]]:
     (folder / name).write_text(text)
-    return read_config_file(folder / name, SECTIONS)
+    return read_config_file(folder / name)[0]
 
 
 def test_sections_that_are_absent_or_empty_hold_nothing(tmp_path: Path) -> None:

@@ -45,11 +45,11 @@ def taught(name: str, spec: InputSpec, device: str, *, capture: bool, channels_l
         for step in range(STEPS):
             x, y = (t.to(device) for t in samples(spec, BATCH, CLASSES, seed=10 * task + step))
             if isinstance(learner, Joint):
-                learner.observe_mixed(x, y, torch.full_like(y, task))
+                learner.observe(x, y, torch.full_like(y, task))
             else:
                 learner.observe(x, y)
         if capture and device == "cuda":
-            assert learner._step.recorded > 0, "steps were not recorded"
+            assert learner.engine.step.recorded > 0, "steps were not recorded"
         learner.end_task()
     return learner
 

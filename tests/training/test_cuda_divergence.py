@@ -29,7 +29,7 @@ def only_where_it_matters(device: str, capture: bool) -> None:
 
 
 def learned(learner: Learner) -> list[Tensor]:
-    return [t.detach().clone() for t in learner._learned()]
+    return [t.detach().clone() for t in learner.engine.learned()]
 
 
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -51,7 +51,7 @@ def steps(learner: Learner, first: int, count: int) -> None:
 
 
 def recorded(learner: Learner) -> bool:
-    return learner.device.type != "cuda" or learner._step.recorded > 0
+    return learner.device.type != "cuda" or learner.engine.step.recorded > 0
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale_cl.learners import registry
-from scale_cl.training.device_to_host import HostCopy
+from scale_cl.training.checkpointing import HostCopy
 from tests.learners.tiny import COLOUR, teach
 
 DTYPES = [torch.float32, torch.uint8, torch.int64, torch.bool, torch.bfloat16, torch.float64, torch.int32]

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from scale_cl.training import environment
+from scale_cl.training import machine
 
 
 def test_versions_device_and_command_are_recorded() -> None:
-    made_with = environment.describe(torch.device("cpu"), 2, ["run", "--out", "a folder"])
+    made_with = machine.describe(torch.device("cpu"), 2, ["run", "--out", "a folder"])
     assert made_with["torch"] == torch.__version__
     assert made_with["python"] == platform.python_version()
     assert (made_with["device"], made_with["threads"]) == ("cpu", 2)
@@ -28,7 +28,7 @@ def test_versions_device_and_command_are_recorded() -> None:
 
 
 def test_neither_host_nor_user_nor_home_is_recorded() -> None:
-    text = json.dumps(environment.describe(torch.device("cpu"), 1))
+    text = json.dumps(machine.describe(torch.device("cpu"), 1))
     assert socket.gethostname() not in text
     assert str(Path.home()) not in text
     assert f'"{getpass.getuser()}"' not in text
@@ -44,14 +44,14 @@ def test_the_revision_is_that_of_a_checkout_of_this_package_only(tmp_path: Path)
     package.mkdir(parents=True)
     (package / "a.py").write_text("1\n")
     git("init")
-    assert environment._git_state(package) == (None, None)  # no commit yet
+    assert machine._git_state(package) == (None, None)  # no commit yet
     git("add", ".")
     git("commit", "-m", "one")
-    revision, changed = environment._git_state(package)
+    revision, changed = machine._git_state(package)
     assert revision
     assert changed is False
     (package / "a.py").write_text("2\n")
-    assert environment._git_state(package) == (revision, True)
+    assert machine._git_state(package) == (revision, True)
     elsewhere = tmp_path / "site-packages" / "scale_cl"
     elsewhere.mkdir(parents=True)
-    assert environment._git_state(elsewhere) == (None, None)
+    assert machine._git_state(elsewhere) == (None, None)

@@ -9,8 +9,7 @@ from torch import Tensor
 from scale_cl import streams
 from scale_cl.learners import Finetune
 from scale_cl.streams import Stream
-from scale_cl.training import accuracies
-from scale_cl.training import evaluation as evaluation_module
+from scale_cl.training import accuracies, learner_run
 
 
 class Oracle(Finetune):
@@ -25,7 +24,7 @@ class Oracle(Finetune):
             for sample, label in zip(x[:known], y[:known], strict=True):
                 self.answers[sample.numpy().tobytes()] = int(label)
 
-    def predict(self, x: Tensor, task: str) -> Tensor:
+    def predict(self, x: Tensor, task: str | None = None) -> Tensor:
         self.sizes.append(len(x))
         labels = torch.tensor([self.answers.get(sample.numpy().tobytes(), 0) for sample in x])
         return torch.nn.functional.one_hot(labels, 10).float()
@@ -35,7 +34,7 @@ class Oracle(Finetune):
 def test_accuracy_is_the_share_of_right_answers_whatever_the_chunks(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation_module, "CHUNK", chunk)
+    monkeypatch.setattr(learner_run, "CHUNK", chunk)
     stream = streams.permuted(streams.load_arrays("digits"), tasks=2, train=10, test=40, seed=0)
     assert accuracies(Oracle(stream, 40), stream, 2) == [100.0, 100.0]
     oracle = Oracle(stream, 13)

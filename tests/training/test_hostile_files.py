@@ -17,8 +17,9 @@ from scale_cl.errors import ScaleClError
 from scale_cl.learners import Scale, State
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import TaskInfo
-from scale_cl.training import checkpoint, run_note
+from scale_cl.training import checkpoint
 from scale_cl.training.config import resolve
+from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
 from tests.learners.sameness import differences
 from tests.learners.tiny import SPLIT, batch, teach
 from tests.training.test_checkpoint import example
@@ -83,20 +84,20 @@ def check_tensors(folder: Path, at: int, piece: bytes) -> None:
     tensors.write_bytes(data)
     content = json.loads(path.read_text())
     del content["checksum"]
-    content["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    content["model"]["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     path.write_text(json.dumps({**content, "checksum": checkpoint.checksum(content)}))
     with contextlib.suppress(ScaleClError):
         checkpoint.read(path)
 
 
 def check_note(folder: Path, data: st.DataObject) -> None:
-    run_note.write(folder, run_note.RunRequest(resolve(), None, ["run"]))
-    path = folder / run_note.RUN_NAME
+    RunDirectory(folder).begin(RunRequest(resolve(), None, ["run"]), resume=False)
+    path = folder / NOTE_NAME
     content = json.loads(path.read_text())
     content = put(content, data.draw(st.sampled_from(paths_in(content))), data.draw(plain))
     path.write_text(json.dumps(content))
     with contextlib.suppress(ScaleClError):
-        run_note.read(folder)
+        RunDirectory(folder).request()
 
 
 def check_config(folder: Path, text: str) -> None:
@@ -215,7 +216,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     path.with_suffix(".safetensors").write_bytes(data)
     content = json.loads(path.read_text())
     del content["checksum"]
-    content["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    content["model"]["tensors"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     path.write_text(json.dumps({**content, "checksum": checkpoint.checksum(content)}))
     with pytest.raises(ScaleClError, match="is not a safetensors file"):
         checkpoint.read(path)

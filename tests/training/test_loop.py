@@ -13,8 +13,8 @@ from scale_cl.errors import StreamError
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats, registry
 from scale_cl.settings import build
 from scale_cl.streams import Stream
-from scale_cl.training import train, train_many
-from tests.training.watcher import Watcher
+from scale_cl.training import Event, train, train_many
+from scale_cl.training.events import Evaluated, Finished, Started, Stepped, TaskStarted
 
 
 def digits(seed: int = 0, tasks: int = 3, train: int = 60, test: int = 50) -> Stream:
@@ -34,8 +34,8 @@ class Recorder(Finetune):
         super().__init__(*args, **kwargs)
         self.batches: list[tuple[str | None, Tensor, Tensor]] = []
 
-    def observe(self, x: Tensor, y: Tensor) -> StepStats:
-        self.batches.append((self._current, x.clone(), y.clone()))
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        self.batches.append((self.current_task, x.clone(), y.clone()))
         return {}
 
 
@@ -62,7 +62,7 @@ def test_scale_learns_the_digits_and_forgets_less_than_fine_tuning() -> None:
     stream = streams.load("digits", tasks=3)
     results = {}
     for name in ("scale", "finetune"):
-        config = build(registry.config_class(name), registry.paper_settings(name, "digits"))
+        config = build(registry.config_class(name), registry.preset_settings(name, "digits"))
         results[name] = train(registry.make(name, stream.spec, config), stream)
     kept, lost = results["scale"], results["finetune"]
     assert kept.acc is not None
@@ -133,16 +133,17 @@ def test_a_run_cut_after_some_tasks_is_the_beginning_of_the_whole_one() -> None:
     assert [row[:2] for row in whole.matrix[:2]] == part.matrix
 
 
-def test_the_observer_is_told_everything_in_order() -> None:
-    tracks, watcher = [digits(seed, tasks=2, train=25) for seed in (3, 5)], Watcher()
-    results = train_many([scale(track, track.seed) for track in tracks], tracks, observer=watcher)
-    expected: list[tuple[Any, ...]] = [("started", "few", "scale", [3, 5], 2, 6)]
+def test_the_listener_is_told_everything_in_order() -> None:
+    tracks, told = [digits(seed, tasks=2, train=25) for seed in (3, 5)], list[Event]()
+    results = train_many([scale(track, track.seed) for track in tracks], tracks, on_event=told.append)
+    expected: list[Event] = [Started("few", "scale", (3, 5), 2, 6)]
     for number, task in enumerate(tracks[0].tasks):
-        expected.append(("task_started", number, task.name, 3))
-        expected += [("stepped", 3 * number + step) for step in (1, 2, 3)]
+        expected.append(TaskStarted(number, task.name, 3))
+        expected += [Stepped(3 * number + step) for step in (1, 2, 3)]
         for result in results:
-            expected.append(("evaluated", result.seed, number, result.matrix[number][: number + 1]))
-    assert watcher.told == [*expected, ("finished",)]
+            row = [value for value in result.matrix[number] if value is not None]
+            expected.append(Evaluated(result.seed, number, row))
+    assert told == [*expected, Finished()]
 
 
 def test_the_given_config_is_what_the_result_records() -> None:

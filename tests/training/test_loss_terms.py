@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 
 import pytest
 import torch
@@ -11,9 +10,9 @@ from torch import Tensor
 
 from scale_cl.learners import Gem, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
-from scale_cl.training import NoObserver, train, train_many
-from scale_cl.training.loss_terms import LossTerms
-from scale_cl.training.observer import Several, loss_interval
+from scale_cl.training import Event, train, train_many
+from scale_cl.training.events import Losses, Restored, Stepped, to_all
+from scale_cl.training.learner_run import LossTerms
 from tests.training.small_streams import few_digits
 from tests.training.test_checkpointing import Crash
 
@@ -21,8 +20,8 @@ from tests.training.test_checkpointing import Crash
 class Noting(Scale):
     """Notes what `observe` returns."""
 
-    def observe(self, x: Tensor, y: Tensor) -> StepStats:
-        stats = super().observe(x, y)
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        stats = super().observe(x, y, task)
         returned.setdefault(self.seed, []).append({name: float(t) for name, t in stats.items()})
         return stats
 
@@ -30,22 +29,19 @@ class Noting(Scale):
 returned: dict[int, list[dict[str, float]]] = {}
 
 
-class Kept(NoObserver):
+class Kept:
     """Keeps the losses it is told."""
 
-    def __init__(self, every: int, crash: int = 0) -> None:
-        self.loss_every, self._crash = every, crash
+    def __init__(self, crash: int = 0) -> None:
+        self._crash = crash
         self.points: dict[int, dict[int, dict[str, float]]] = {}
 
-    def losses(self, seed: int, step: int, terms: Mapping[str, float]) -> None:
-        assert step not in self.points.setdefault(seed, {})
-        self.points[seed][step] = dict(terms)
-
-    def restored(self, seed: int, steps: int, matrix: list[list[float | None]]) -> None:
-        raise AssertionError("nothing was restored")
-
-    def stepped(self, steps: int) -> None:
-        if steps == self._crash:
+    def __call__(self, event: Event) -> None:
+        assert not isinstance(event, Restored)
+        if isinstance(event, Losses):
+            assert event.step not in self.points.setdefault(event.seed, {})
+            self.points[event.seed][event.step] = dict(event.terms)
+        if event == Stepped(self._crash):
             raise Crash
 
 
@@ -56,16 +52,16 @@ def noting(stream: Stream, device: str = "cpu") -> Noting:
 
 
 def test_with_an_interval_of_one_every_step_has_the_terms_that_observe_returned() -> None:
-    stream, kept = few_digits(tasks=2), Kept(1)
-    train(noting(stream), stream, observer=kept)
+    stream, kept = few_digits(tasks=2), Kept()
+    train(noting(stream), stream, on_event=kept, loss_every=1)
     assert kept.points[0] == dict(enumerate(returned[0], start=1))
     assert len(kept.points[0]) == 12
     assert len({frozenset(terms) for terms in returned[0]}) > 1, "some terms are of later tasks only"
 
 
 def test_a_longer_interval_gives_means_and_none_spans_two_tasks() -> None:
-    tracks, kept = [few_digits(seed, tasks=2) for seed in (3, 8)], Kept(4)
-    train_many([noting(track) for track in tracks], tracks, observer=kept)
+    tracks, kept = [few_digits(seed, tasks=2) for seed in (3, 8)], Kept()
+    train_many([noting(track) for track in tracks], tracks, on_event=kept, loss_every=4)
     for seed in (3, 8):
         assert list(kept.points[seed]) == [4, 6, 8, 12]
         for step, first in ((4, 0), (6, 4), (8, 6), (12, 8)):
@@ -76,9 +72,9 @@ def test_a_longer_interval_gives_means_and_none_spans_two_tasks() -> None:
 
 
 def test_what_was_gathered_is_reported_when_training_breaks_off() -> None:
-    stream, kept = few_digits(tasks=2), Kept(100, crash=9)
+    stream, kept = few_digits(tasks=2), Kept(crash=9)
     with pytest.raises(Crash):
-        train(noting(stream), stream, observer=kept)
+        train(noting(stream), stream, on_event=kept, loss_every=100)
     assert list(kept.points[0]) == [6, 9]
 
 
@@ -94,20 +90,16 @@ def test_terms_that_are_counts_and_terms_that_come_and_go_have_means_of_their_ow
 
 
 def test_methods_that_count_are_recorded_too() -> None:
-    stream, kept = few_digits(tasks=2), Kept(1)
-    train(Gem(stream.spec), stream, observer=kept)
+    stream, kept = few_digits(tasks=2), Kept()
+    train(Gem(stream.spec), stream, on_event=kept, loss_every=1)
     assert "violations" in kept.points[0][12]
 
 
-def test_several_observers_share_the_shortest_interval() -> None:
-    slow, quick, none = Kept(10), Kept(4), Kept(0)
-    both = Several([NoObserver(), slow, quick, none])
-    assert loss_interval(both) == 4
-    assert loss_interval(Several([NoObserver(), none])) == 0
-    assert loss_interval(NoObserver()) == 0
-    both.losses(0, 4, {"loss": 1.0})
-    assert slow.points == quick.points == {0: {4: {"loss": 1.0}}}
-    assert none.points == {}
+def test_several_listeners_are_told_in_their_order() -> None:
+    told: list[tuple[str, Event]] = []
+    both = to_all(lambda event: told.append(("one", event)), lambda event: told.append(("other", event)))
+    both(Losses(0, 4, {"loss": 1.0}))
+    assert told == [(who, Losses(0, 4, {"loss": 1.0})) for who in ("one", "other")]
 
 
 def test_nothing_is_gathered_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,14 +108,16 @@ def test_nothing_is_gathered_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(LossTerms, "take", fail)
     stream = few_digits(tasks=1)
-    for observer in (None, NoObserver(), Several([NoObserver(), Kept(0)])):
-        train(noting(stream), stream, observer=observer)
+    kept = Kept()
+    for listener in (None, kept):
+        train(noting(stream), stream, on_event=listener)
+    assert kept.points == {}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_terms_are_those_of_the_same_steps() -> None:
-    tracks, kept = [few_digits(seed, tasks=2) for seed in (3, 8)], Kept(1)
-    train_many([noting(track, "cuda") for track in tracks], tracks, observer=kept)
+    tracks, kept = [few_digits(seed, tasks=2) for seed in (3, 8)], Kept()
+    train_many([noting(track, "cuda") for track in tracks], tracks, on_event=kept, loss_every=1)
     for seed in (3, 8):
         assert kept.points[seed] == dict(enumerate(returned[seed], start=1))
 

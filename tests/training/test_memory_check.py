@@ -15,7 +15,7 @@ import torch
 from scale_cl.errors import ConfigError
 from scale_cl.learners import registry
 from scale_cl.streams import InputSpec, Stream
-from scale_cl.training import footprint, memory_check, train
+from scale_cl.training import memory_check, train
 from scale_cl.training.config import resolve
 from scale_cl.training.run import build_learner
 from tests.training.allocations import peak_bytes
@@ -64,9 +64,9 @@ def test_growth_beyond_what_heads_have_room_for_is_foreseen() -> None:
     assert 1 <= sum(foreseen.values()) / taken <= FACTOR
 
 
-def foreseen_for(name: str, tasks: int, shape: tuple[int, ...] = (1, 8, 8)) -> footprint.Footprint:
-    work = footprint.Work(InputSpec(shape, 255.0, "task"), (5,) * tasks, 10, 100, on_gpu=False)
-    return footprint.footprint(name, resolve(learner=name).learner, work)
+def foreseen_for(name: str, tasks: int, shape: tuple[int, ...] = (1, 8, 8)) -> memory_check.Footprint:
+    work = memory_check.Work(InputSpec(shape, 255.0, "task"), (5,) * tasks, 10, 100, on_gpu=False)
+    return memory_check.footprint(name, resolve(learner=name).learner, work)
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -78,7 +78,7 @@ def test_more_tasks_never_take_less(name: str) -> None:
 def test_parts_that_a_method_keeps_a_task_grow_with_the_tasks() -> None:
     few, many = foreseen_for("gem", 5), foreseen_for("gem", 20)
     parameters = sum(p.nbytes for p in _new("gem").net.base_parameters().values())
-    assert many.copies - few.copies >= 15 * parameters, "a gradient of each finished task"
+    assert many.step - few.step >= 15 * parameters, "a gradient of each finished task"
     few, many = foreseen_for("acl", 4), foreseen_for("acl", 16)
     assert many.model - few.model >= 12 * 4 * 256 * 64, "a private layer a task"
 
@@ -96,7 +96,7 @@ def test_the_model_is_counted_and_not_made() -> None:
 def test_nothing_heavy_is_loaded_to_count_a_model() -> None:
     code = (
         "import sys\nfrom scale_cl.learners import registry\nfrom scale_cl.streams import InputSpec\n"
-        "from scale_cl.training.footprint import Work, footprint\n"
+        "from scale_cl.training.memory_check import Work, footprint\n"
         "for name in registry.names():\n    for shape in ((1, 8, 8), (3, 8, 8)):\n"
         "        work = Work(InputSpec(shape, 255.0, 'task'), (2, 3), 10, 100, False)\n"
         "        footprint(name, registry.config_class(name)(), work)\n"
@@ -112,10 +112,11 @@ def test_the_parameters_foreseen_are_those_that_a_learner_has() -> None:
         learner = build_learner(resolve(learner=name), stream, 0, CPU)
         for task in stream.tasks:
             learner.begin_task(task.info)
-        made = [learner.net, getattr(learner, "discriminator", None)]
-        real = sum(t.nbytes for m in made if m is not None for t in (*m.parameters(), *m.buffers()))
+        discriminator: Any = getattr(learner, "discriminator", None)
+        made = [learner.net, *([discriminator.module] if discriminator else [])]
+        real = sum(t.nbytes for m in made for t in (*m.parameters(), *m.buffers()))
         work = memory_check.work_of(resolve(learner=name), stream, on_gpu=False)
-        foreseen = footprint.footprint(name, learner.config, work).model
+        foreseen = memory_check.footprint(name, learner.config, work).model
         assert abs(foreseen - real) <= 0.01 * real + 5000, name
 
 
@@ -142,7 +143,7 @@ def test_too_small_a_budget_is_refused_with_the_parts_before_anything_large_is_a
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, config = colours(), resolve(learner=name)
-    footprint.footprint.cache_clear()
+    memory_check.footprint.cache_clear()
     said: list[str] = []
     taken = peak_bytes(lambda: said.append(refusal(monkeypatch, config, stream, 4 * 2**20)))
     assert "1 learner on colours need about " in said[0]
@@ -186,19 +187,28 @@ def test_on_a_gpu_the_stream_lies_there_too_and_recordings_keep_their_room() -> 
     assert three["stream"] == there["stream"]
 
 
+HUGE = {"learner.memory": 10**12}
+
+
 def test_what_fits_passes_and_what_nobody_knows_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, stream = resolve(), few_digits()
-    memory_check.check_fits(config, stream, CPU, learners=1)
+    stream = few_digits()
+    memory_check.check_fits(resolve(), stream, CPU, learners=1)
+    with pytest.raises(ConfigError):
+        memory_check.check_fits(resolve(options=HUGE), stream, CPU, learners=1)
     monkeypatch.setattr(memory_check, "free_bytes", lambda device: None)
-    memory_check.check_fits(resolve(options={"learner.memory": 10**12}), stream, CPU, learners=1)
+    memory_check.check_fits(resolve(options=HUGE), stream, CPU, learners=1)
 
 
 def test_a_learner_that_cannot_be_counted_is_not_refused_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
     def fails(*_: object) -> None:
+        counted.append(True)
         raise RuntimeError
 
     monkeypatch.setattr(memory_check, "footprint", fails)
     memory_check.check_fits(resolve(), few_digits(), CPU, learners=1)
+    assert counted, "it was tried"
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:

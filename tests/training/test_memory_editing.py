@@ -13,7 +13,7 @@ import torch
 from scale_cl import files
 from scale_cl.errors import CheckpointError
 from scale_cl.training import Checkpointer, checkpoint, memory_editing, train
-from scale_cl.training.checkpointing import seed_folder
+from scale_cl.training.run_directory import RunDirectory
 from tests.training.small_streams import few_digits
 from tests.training.test_checkpointing import make
 
@@ -25,9 +25,9 @@ class Dead(BaseException):
 def kept(folder: Path, count: int = 1) -> Path:
     """The folder of a finished run's checkpoints, so many of them."""
     stream = few_digits()
-    train(make("er", stream), stream, keeper=Checkpointer(folder, every=4, kept=3))
-    checkpoint.keep_newest(seed_folder(folder, 0), count)
-    return seed_folder(folder, 0)
+    train(make("er", stream), stream, checkpointer=Checkpointer(folder, every=4, kept=3))
+    checkpoint.keep_newest(RunDirectory(folder).checkpoints_of(0), count)
+    return RunDirectory(folder).checkpoints_of(0)
 
 
 def stored(folder: Path) -> int:
@@ -61,7 +61,7 @@ def test_the_only_checkpoint_is_there_the_old_or_the_new_whenever_a_deletion_bre
         assert stored(folder) == 0
         assert sorted(p.suffix for p in folder.iterdir()) == [".json", ".safetensors"]
         resumed = make("er", few_digits())
-        train(resumed, few_digits(), keeper=Checkpointer(folder.parent.parent, every=4, resume=True))
+        train(resumed, few_digits(), checkpointer=Checkpointer(folder.parent.parent, every=4, resume=True))
     assert broken >= (2 if what == "write" else 3)
 
 

@@ -1,4 +1,4 @@
-"""Lanes with threads of their own, as on a GPU: the same results, checkpoints where they belong, errors come out."""
+"""Runs with threads of their own, as on a GPU: the same results, checkpoints where they belong, errors come out."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from scale_cl import streams
 from scale_cl.errors import InputError, Interrupted
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
-from scale_cl.training import checkpoint, loop, parallel, train_many
-from scale_cl.training.checkpointing import Checkpointer, seed_folder
+from scale_cl.training import Event, checkpoint, loop, train_many
+from scale_cl.training.checkpointing import Checkpointer
+from scale_cl.training.events import Stepped
 from scale_cl.training.learner_run import LearnerRun
-from scale_cl.training.parallel import Runners, runners_of
-from tests.training.watcher import Watcher
+from scale_cl.training.loop import Runners, runners_of
+from scale_cl.training.run_directory import RunDirectory
 
 STEPS = 30  # a task
 BLOCK = 25
@@ -39,16 +40,16 @@ def made(seeds: Sequence[int]) -> tuple[list[Learner], list[Stream]]:
 @pytest.fixture
 def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def with_threads(lanes: Sequence[LearnerRun]) -> Iterator[Runners]:
-        threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes}
+    def with_threads(runs: Sequence[LearnerRun]) -> Iterator[Runners]:
+        threads = {id(run): ThreadPoolExecutor(1) for run in runs}
         yield Runners(threads)
         for thread in threads.values():
             thread.shutdown()
 
     monkeypatch.setattr(loop, "runners_of", with_threads)
-    monkeypatch.setattr(parallel, "FIRST", BLOCK)
-    monkeypatch.setattr(parallel, "QUICK", 0.0)  # blocks stay as they are
-    monkeypatch.setattr(parallel, "SLOW", 1e9)
+    monkeypatch.setattr(loop, "FIRST", BLOCK)
+    monkeypatch.setattr(loop, "QUICK", 0.0)  # blocks stay as they are
+    monkeypatch.setattr(loop, "SLOW", 1e9)
 
 
 def test_threads_change_no_bit(threaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,32 +69,32 @@ def test_checkpoints_come_when_they_are_due_and_serve(threaded: None, tmp_path: 
         return len(asked) > 6
 
     with pytest.raises(Interrupted, match="stopped as asked"):
-        train_many(*made([0, 1]), keeper=Checkpointer(tmp_path, every=7, kept=9, stop=stop))
+        train_many(*made([0, 1]), checkpointer=Checkpointer(tmp_path, every=7, kept=9, stop=stop))
     steps = {
         checkpoint.read(path).state["meta"]["steps"]
         for seed in (0, 1)
-        for path in checkpoint.found(seed_folder(tmp_path, seed))
+        for path in checkpoint.found(RunDirectory(tmp_path).checkpoints_of(seed))
     }
     assert {7, 14, 21} <= steps
-    resumed = train_many(*made([0, 1]), keeper=Checkpointer(tmp_path, every=7, resume=True))
+    resumed = train_many(*made([0, 1]), checkpointer=Checkpointer(tmp_path, every=7, resume=True))
     assert [r.matrix for r in resumed] == [r.matrix for r in whole]
 
 
-def test_an_observer_hears_of_every_block(threaded: None) -> None:
-    watcher = Watcher()
-    train_many(*made([0, 1]), observer=watcher)
-    heard = [event[1] for event in watcher.told if event[0] == "stepped"]
+def test_a_listener_hears_of_every_block(threaded: None) -> None:
+    told: list[Event] = []
+    train_many(*made([0, 1]), on_event=told.append)
+    heard = [event.steps for event in told if isinstance(event, Stepped)]
     assert heard == [BLOCK, STEPS, STEPS + BLOCK, 2 * STEPS]
 
 
 class Broken(Finetune):
-    def observe(self, x: Tensor, y: Tensor) -> StepStats:
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         if self.seed == 1 and self.steps == 3:
             raise InputError("a broken batch")
-        return super().observe(x, y)
+        return super().observe(x, y, task)
 
 
-def test_an_error_of_one_lane_comes_out(threaded: None) -> None:
+def test_an_error_of_one_run_comes_out(threaded: None) -> None:
     _, tracks = made([0, 1])
     learners = [Broken(track.spec, seed=seed) for seed, track in enumerate(tracks)]
     with pytest.raises(InputError, match="a broken batch"):
@@ -101,29 +102,29 @@ def test_an_error_of_one_lane_comes_out(threaded: None) -> None:
     assert learners[0].steps == BLOCK  # the other one ended its block
 
 
-def test_one_lane_or_a_cpu_needs_no_threads() -> None:
+def test_one_run_or_a_cpu_needs_no_threads() -> None:
     learners, tracks = made([0])
-    lanes = [LearnerRun(learners[0], tracks[0])]
-    with runners_of(lanes) as runners:
+    runs = [LearnerRun(learners[0], tracks[0])]
+    with runners_of(runs) as runners:
         assert runners.block == 1
-        assert runners.each(lanes, lambda lane: torch.initial_seed()) == [torch.initial_seed()]
+        assert runners.each(runs, lambda run: torch.initial_seed()) == [torch.initial_seed()]
 
 
-def test_in_turn_is_one_lane_after_another_each_in_its_own_thread() -> None:
+def test_in_turn_is_one_run_after_another_each_in_its_own_thread() -> None:
     learners, tracks = made([0, 1, 2])
-    lanes = [LearnerRun(learner, track) for learner, track in zip(learners, tracks, strict=True)]
+    runs = [LearnerRun(learner, track) for learner, track in zip(learners, tracks, strict=True)]
     at_work: list[int] = []
 
-    def work(lane: LearnerRun) -> tuple[int, int]:
-        at_work.append(lane.stream.seed)
+    def work(run: LearnerRun) -> tuple[int, int]:
+        at_work.append(run.stream.seed)
         assert len(at_work) == 1
         time.sleep(0.01)
         at_work.clear()
-        return lane.stream.seed, get_ident()
+        return run.stream.seed, get_ident()
 
-    threads = {id(lane): ThreadPoolExecutor(1) for lane in lanes}
+    threads = {id(run): ThreadPoolExecutor(1) for run in runs}
     runners = Runners(threads)
-    in_turn, each = runners.in_turn(lanes, work), runners.each(lanes, lambda lane: (lane.stream.seed, get_ident()))
+    in_turn, each = runners.in_turn(runs, work), runners.each(runs, lambda run: (run.stream.seed, get_ident()))
     for thread in threads.values():
         thread.shutdown()
     assert in_turn == each
@@ -134,18 +135,18 @@ def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_qu
     with ThreadPoolExecutor(1) as thread:
         runners = Runners({0: thread})
         first = runners.block
-        runners.took(first, (parallel.QUICK + parallel.SLOW) / 2)
+        runners.took(first, (loop.QUICK + loop.SLOW) / 2)
         assert runners.block == first
-        runners.took(first, 2 * parallel.SLOW)
+        runners.took(first, 2 * loop.SLOW)
         assert runners.block == first // 2
         runners.took(runners.block - 1, 0.0)  # the last one of a task
         assert runners.block == first // 2
         for _ in range(20):
-            runners.took(runners.block, 2 * parallel.SLOW)
+            runners.took(runners.block, 2 * loop.SLOW)
         assert runners.block == 1
         for _ in range(20):
             runners.took(runners.block, 0.0)
-        assert runners.block == parallel.MOST
+        assert runners.block == loop.MOST
     alone = Runners({})
     alone.took(1, 0.0)
     assert alone.block == 1  # progress after every step

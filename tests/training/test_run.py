@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
+import pytest
 import torch
 
+import scale_cl
+from scale_cl import results
+from scale_cl.errors import OutputInUseError
+from scale_cl.learners import Learner
 from scale_cl.results import SeedResult
-from scale_cl.training import run, train
+from scale_cl.streams import Stream
+from scale_cl.training import Event, run, train
+from scale_cl.training.checkpoint import UnusableCheckpointError
 from scale_cl.training.config import Config, resolve
+from scale_cl.training.events import Evaluated, Finished, Loaded, Restored, Started, Stepped, TaskStarted
 from scale_cl.training.run import build_learner, build_stream
-from tests.training.watcher import Watcher
+from scale_cl.training.run_directory import RunDirectory
 
 
 def config(processes: int, learner: str = "scale") -> Config:
@@ -16,24 +27,26 @@ def config(processes: int, learner: str = "scale") -> Config:
     return resolve(stream="digits", learner=learner, options={**options, "run.processes": processes})
 
 
-def deterministic(results: list[SeedResult]) -> list[tuple[object, ...]]:
+def deterministic(results: tuple[SeedResult, ...]) -> list[tuple[object, ...]]:
     return [(r.stream, r.learner, r.seed, r.tasks, r.matrix) for r in results]
 
 
 def test_seeds_over_processes_have_the_results_of_one_after_the_other() -> None:
-    watched, apart = Watcher(), Watcher()
-    one_by_one = run(config(1), observer=watched)
-    over_processes = run(config(2), observer=apart)
-    assert deterministic(one_by_one) == deterministic(over_processes)
-    assert [result.seed for result in over_processes] == [3, 4]
-    assert over_processes[0].config == config(2).as_dict()
-    for watcher in (watched, apart):
-        assert watcher.told[0] == ("started", "digits", "scale", [3, 4], 2, 34)
-        assert watcher.told[-1] == ("finished",)
-        assert [told[1] for told in watcher.told if told[0] == "task_started"] == [0, 1]
-        tested = {(told[1], told[2]): told[3] for told in watcher.told if told[0] == "evaluated"}
-        assert tested == {(r.seed, k): r.matrix[k][: k + 1] for r in one_by_one for k in range(2)}
-        steps = [told[1] for told in watcher.told if told[0] == "stepped"]
+    watched: list[Event] = []
+    apart: list[Event] = []
+    one_by_one = run(config(1), on_event=watched.append)
+    over_processes = run(config(2), on_event=apart.append)
+    assert deterministic(one_by_one.seeds) == deterministic(over_processes.seeds)
+    assert [result.seed for result in over_processes.seeds] == [3, 4]
+    assert over_processes.seeds[0].config == config(2).as_dict()
+    for told in (watched, apart):
+        assert told[:2] == [Loaded(), Started("digits", "scale", (3, 4), 2, 34)]
+        assert told[-1] == Finished()
+        assert told.count(Loaded()) == told.count(Finished()) == 1
+        assert [event.task for event in told if isinstance(event, TaskStarted)] == [0, 1]
+        tested = {(event.seed, event.task): event.accuracies for event in told if isinstance(event, Evaluated)}
+        assert tested == {(r.seed, k): r.matrix[k][: k + 1] for r in one_by_one.seeds for k in range(2)}
+        steps = [event.steps for event in told if isinstance(event, Stepped)]
         assert steps == sorted(steps)
         assert steps[-1] == 34
 
@@ -45,6 +58,74 @@ def test_a_run_is_the_training_of_its_parts() -> None:
     for seed in wanted.seeds:
         stream = build_stream(wanted, seed, None)
         by_hand.append(train(build_learner(wanted, stream, seed, device), stream, batch_size=60))
-    results = run(wanted)
+    results = run(wanted).seeds
     assert [r.matrix for r in results] == [r.matrix for r in by_hand]
     assert results[0].matrix != results[1].matrix
+
+
+def small(**options: object) -> Config:
+    values = {"stream.tasks": 2, "run.batch_size": 60, "run.device": "cpu", "run.processes": 1}
+    return resolve(stream="digits", learner="er", options={**values, **options})
+
+
+def crash(event: Event) -> None:
+    if event == Stepped(20):  # in the second task
+        raise MemoryError
+
+
+def test_a_run_into_a_directory_leaves_the_result_that_it_returns(tmp_path: Path) -> None:
+    result = scale_cl.run(small(), out=tmp_path / "o")
+    assert results.read(tmp_path / "o") == result
+    assert [seed.matrix for seed in result.seeds] == [seed.matrix for seed in run(small()).seeds]
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["result.json", "seeds"]
+    assert result.seconds_wall > result.seconds_load > 0
+    with pytest.raises(OutputInUseError, match="holds a result already"):
+        scale_cl.run(small(), out=tmp_path / "o")
+    assert scale_cl.run(small(**{"run.seed": 5}), out=tmp_path / "o", force=True).seeds[0].seed == 5
+
+
+def test_an_interrupted_run_continues_and_a_finished_one_is_returned(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        run(small(), out=tmp_path, on_event=crash)
+    assert RunDirectory(tmp_path).request().config == small()
+    with pytest.raises(OutputInUseError, match="holds a run that is not finished"):
+        run(small(), out=tmp_path)
+    told: list[Event] = []
+    resumed = run(small(), out=tmp_path, resume=True, on_event=told.append)
+    assert [event.steps for event in told if isinstance(event, Restored)] == [17]
+    assert resumed.seeds[0].matrix == run(small()).seeds[0].matrix
+    assert run(small(), out=tmp_path, resume=True, on_event=crash) == resumed
+    with pytest.raises(OutputInUseError, match="holds the result of another run"):
+        run(small(**{"learner.lr": 0.5}), out=tmp_path, resume=True)
+
+
+def test_to_resume_where_nothing_is_starts_the_run(tmp_path: Path) -> None:
+    assert run(small(), out=tmp_path / "o", resume=True).seeds[0].matrix == run(small()).seeds[0].matrix
+
+
+def test_a_run_is_not_resumed_with_other_settings_unless_forced_to_start_again(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        run(small(), out=tmp_path, on_event=crash)
+    other = small(**{"learner.lr": 0.5})
+    with pytest.raises(UnusableCheckpointError, match="made with another config"):
+        run(other, out=tmp_path, resume=True)
+    assert RunDirectory(tmp_path).seeds == [0], "the state stays"
+    assert run(other, out=tmp_path, resume=True, force=True).seeds[0].matrix == run(other).seeds[0].matrix
+
+
+def test_a_failed_run_leaves_nothing_unless_it_can_be_continued(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        run(small(), out=tmp_path / "o", on_event=lambda event: crash(Stepped(20)))
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_trained_learners_are_handed_over_in_any_process(tmp_path: Path) -> None:
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        run(small(**{"run.processes": processes, "run.seeds": 2}), on_trained=partial(note_tasks, folder))
+        assert sorted(path.name for path in folder.iterdir()) == ["0 after 34 steps", "1 after 34 steps"]
+
+
+def note_tasks(folder: Path, learner: Learner, stream: Stream) -> None:
+    (folder / f"{stream.seed} after {learner.steps} steps").touch()

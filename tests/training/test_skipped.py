@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl.learners import Compute, Learner, registry
-from scale_cl.learners.divergence import DeviceGuard, HostGuard
+from scale_cl.engine.divergence import DeviceGuard, HostGuard
+from scale_cl.learners import Batch, Compute, Learner, registry
 from scale_cl.training import train, train_many
-from scale_cl.training.skipped import line
+from scale_cl.training.loop import skipped_line
 from tests.training.small_streams import few_digits
 
 
@@ -19,16 +19,15 @@ def learner_that_diverges(bad: set[int], mode: Any = "skip", *, on_host: bool = 
     """The steps with these numbers (from 0) leave infinity behind."""
     compute = Compute("fp32", capture=False, on_divergence=mode)
     learner = registry.make("finetune", few_digits().spec, compute=compute, seed=seed)
-    learner._guard = (HostGuard if on_host else DeviceGuard)(learner.device, mode)
-    real = learner._update
+    learner.engine.guard = (HostGuard if on_host else DeviceGuard)(learner.device, mode)
+    real = learner.update
 
-    def update(x: torch.Tensor, y: torch.Tensor) -> Any:
-        stats = real(x, y)
+    def update(batch: Batch) -> None:
+        real(batch)
         if learner.steps in bad:
             next(learner.net.parameters()).data.fill_(torch.inf)
-        return stats
 
-    learner._update = update  # type: ignore[method-assign]
+    learner.update = update  # type: ignore[method-assign]
     return learner
 
 
@@ -65,13 +64,13 @@ def test_a_training_without_such_steps_says_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_half_of_the_steps_is_not_more_than_half() -> None:
-    assert line(5, 10).endswith("5 of 10 steps were skipped, because a loss or gradient was not finite")
-    assert line(6, 10).endswith("; the model is likely useless: lower the rate")
+    assert skipped_line(5, 10).endswith("5 of 10 steps were skipped, because a loss or gradient was not finite")
+    assert skipped_line(6, 10).endswith("; the model is likely useless: lower the rate")
 
 
 @pytest.mark.parametrize("on_host", [True, False])
 def test_steps_that_nothing_is_watched_of_are_not_skipped(on_host: bool) -> None:
     learner = learner_that_diverges(set(), on_host=on_host)
-    learner._learned = list  # type: ignore[method-assign]
+    learner.engine.learned = list  # type: ignore[method-assign]
     train(learner, few_digits(tasks=1))
     assert (learner.steps, learner.skipped_steps) == (6, 0)

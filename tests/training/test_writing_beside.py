@@ -10,8 +10,10 @@ import pytest
 
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.learners import Learner
-from scale_cl.training import NoObserver, checkpoint, train
-from scale_cl.training.checkpointing import Checkpointer, seed_folder
+from scale_cl.training import Event, checkpoint, train
+from scale_cl.training.checkpointing import Checkpointer
+from scale_cl.training.events import Stepped, to_all
+from scale_cl.training.run_directory import RunDirectory
 from tests.learners.sameness import differences
 from tests.training.small_streams import few_digits
 from tests.training.test_checkpointing import Crash, CrashAt, make
@@ -32,14 +34,14 @@ class Slow:
         monkeypatch.setattr(checkpoint, "write", slowly)
 
 
-class After(NoObserver):
+class After:
     """Lets the writer go some steps after it was given something to write."""
 
     def __init__(self, slow: Slow, step: int) -> None:
         self.slow, self.step = slow, step
 
-    def stepped(self, steps: int) -> None:
-        if steps == self.step:
+    def __call__(self, event: Event) -> None:
+        if event == Stepped(self.step):
             assert self.slow.wrote == 0
             self.slow.go.set()
 
@@ -52,23 +54,23 @@ def test_a_checkpoint_is_of_its_moment_though_training_went_on(
     straight = make(name, stream)
     wanted = train(straight, stream)
     slow = Slow(monkeypatch)
-    watcher = _Both(After(slow, 10), CrashAt(11))  # the checkpoint of step 6 is written only after step 10
+    watcher = to_all(After(slow, 10), CrashAt(11))  # the checkpoint of step 6 is written only after step 10
     with pytest.raises(Crash):
-        train(make(name, stream), stream, observer=watcher, keeper=Checkpointer(tmp_path, beside=True))
+        train(make(name, stream), stream, on_event=watcher, checkpointer=Checkpointer(tmp_path, beside=True))
     assert slow.wrote == 1
     resumed: Learner = make(name, stream)
-    result = train(resumed, stream, keeper=Checkpointer(tmp_path, resume=True, beside=True))
+    result = train(resumed, stream, checkpointer=Checkpointer(tmp_path, resume=True, beside=True))
     assert result.matrix == wanted.matrix
     assert differences(straight, resumed) == []
 
 
 def test_all_are_written_when_training_ends_or_is_stopped(tmp_path: Path) -> None:
     stream = few_digits()
-    train(make("er", stream), stream, keeper=Checkpointer(tmp_path / "whole", every=4, kept=9, beside=True))
+    train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path / "whole", every=4, kept=9, beside=True))
     steps = [checkpoint.read(path).state["meta"]["steps"] for path in found(tmp_path / "whole")]
     assert steps == [18, 16, 12, 12, 8, 6, 4]  # within tasks, and at the end of each
     with pytest.raises(Interrupted):
-        train(make("er", stream), stream, keeper=Checkpointer(tmp_path / "cut", stop=lambda: True, beside=True))
+        train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path / "cut", stop=lambda: True, beside=True))
     assert [path.stem for path in found(tmp_path / "cut")] == ["at-00000-00000001"]
 
 
@@ -85,19 +87,10 @@ def test_what_could_not_be_written_is_told(fails: int, tmp_path: Path, monkeypat
     monkeypatch.setattr(checkpoint, "write", full)
     stream = few_digits()  # three tasks
     with pytest.raises(CheckpointError, match=r"cannot be written to .*: No space left on device"):
-        train(make("er", stream), stream, keeper=Checkpointer(tmp_path, beside=True))
+        train(make("er", stream), stream, checkpointer=Checkpointer(tmp_path, beside=True))
     assert len(calls) == fails
     assert len(found(tmp_path)) == min(2, fails - 1)  # the last good ones stay
 
 
 def found(directory: Path) -> list[Path]:
-    return checkpoint.found(seed_folder(directory, 0))
-
-
-class _Both(NoObserver):
-    def __init__(self, *watchers: NoObserver) -> None:
-        self.watchers = watchers
-
-    def stepped(self, steps: int) -> None:
-        for watcher in self.watchers:
-            watcher.stepped(steps)
+    return checkpoint.found(RunDirectory(directory).checkpoints_of(0))

@@ -1,33 +1,142 @@
-"""`scale-cl list`: the streams and learners there are, a line each."""
+"""`scale-cl list` and `scale-cl show`: the streams and learners by name, their properties and their settings."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-list_app = typer.Typer(help="Say which streams and learners there are.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scale_cl.training.config import Config
+
+list_app = typer.Typer(help="List the streams or the learners.", no_args_is_help=True)
+
+_COMMENT_COLUMN = 34
+_TITLES = {
+    "episodic_memory": "memory",
+    "task_specific_parameters": "task-specific",
+    "task_at_inference": "task id",
+    "history_in_training": "history",
+    "history_in_testing": "at test",
+}
+_MEANING = (
+    "memory: stores samples; task-specific: has parameters of a single task, besides its head;",
+    "task id: needs the task to predict; history: stores earlier parameters, gradients or logits for training;",
+    "at test: stores earlier parameters for prediction; parameters: of all networks, also those used in training only.",
+    "On a stream with one head for all tasks, a task id matters only to learners with task-specific parameters.",
+)
 
 
 @list_app.command("streams")
 def list_streams() -> None:
-    """Name every stream and say what its tasks are."""
+    """List all streams with one line each; installed streams of other packages included."""
     from scale_cl.streams import catalog
 
-    _print_lines([(name, catalog.describe(name)) for name in catalog.names()])
+    _print_lines(catalog.names(), catalog.describe)
 
 
 @list_app.command("learners")
 def list_learners() -> None:
-    """Name every learner and say what it does, what it keeps and needs, and how large it is."""
-    from scale_cl.cli.property_table import property_lines
+    """List all learners with one line each, then a table of what they store, what they need and how large they are."""
     from scale_cl.learners import registry
 
-    _print_lines([(name, registry.describe(name)) for name in registry.names()])
+    _print_lines(registry.names(), registry.describe)
     typer.echo("")
     for line in property_lines():
         typer.echo(line)
 
 
-def _print_lines(entries: list[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in entries)
-    for name, description in entries:
+def property_lines() -> list[str]:
+    """The table of properties from the paper's supplement, one line per learner, with notes where ours differs."""
+    from scale_cl.learners import method_properties, registry
+
+    streams = list(method_properties.EXAMPLES)
+    cells = [["learner", *_TITLES.values()]]
+    for stream in streams:
+        cells[0] += [f"{stream}: parameters", "per task"]
+    ticks, missing = [], []
+    for name in registry.names():
+        try:
+            rows = [method_properties.rows(*method_properties.EXAMPLES[stream], [name])[0] for stream in streams]
+        except Exception as error:  # one broken package must not hide the other learners
+            if name not in registry.OUTSIDE.names():
+                raise
+            missing.append(f"* {name} is not in the table: {' '.join(str(error).split()) or type(error).__name__}")
+            continue
+        ticks.append(row := rows[streams.index("scifar100")])
+        marks = [("yes" if said else "-") + "*" * (trait in row.differs) for trait, said in asdict(row.traits).items()]
+        numbers = [text for row in rows for text in (f"{row.parameters:,}", f"+{row.growth:,}")]
+        cells.append([name, *marks, *numbers])
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = ["  ".join(_padded(line, widths)).rstrip() for line in cells]
+    differing = [(row.learner, _TITLES[column], why) for row in ticks for column, why in row.differs.items()]
+    notes = [f"* {learner}, {title}: {why}; the paper says otherwise" for learner, title, why in differing]
+    return [*lines, "", *_MEANING, *notes, *missing]
+
+
+def _padded(line: list[str], widths: list[int]) -> list[str]:
+    """Words aligned left, numbers aligned right."""
+    words = 1 + len(_TITLES)
+    sides = [str.ljust] * words + [str.rjust] * (len(line) - words)
+    return [side(text, width) for side, text, width in zip(sides, line, widths, strict=True)]
+
+
+def _print_lines(names: list[str], describe: Callable[[str], str]) -> None:
+    from scale_cl.errors import ConfigError
+
+    width = max(map(len, names))
+    for name in names:
+        try:
+            description = describe(name)
+        except ConfigError as error:  # one broken package must not hide the others
+            description = f"cannot be used: {error}"
         typer.echo(f"{name:{width}}  {description}")
+
+
+def show(
+    learner: Annotated[
+        str | None, typer.Argument(help="Name of a learner, see `scale-cl list learners`; scale if not given.")
+    ] = None,
+    stream: Annotated[str | None, typer.Option(help="Name of a stream, see `scale-cl list streams`.")] = None,
+    preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learner's settings [ours].")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with sections stream, learner, run.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="One setting; may be repeated.")
+    ] = None,
+) -> None:
+    """Print the settings in force and their meaning, as YAML that `run --config` reads."""
+    from scale_cl.training.config import resolve
+
+    resolved = resolve(stream=stream, learner=learner, file=config, assignments=assignments or (), preset=preset)
+    typer.echo(config_text(resolved))
+
+
+def config_text(config: Config) -> str:
+    """A config as YAML that `--config` reads: each field with its meaning, and its default if it has another value."""
+    from scale_cl.settings import Settings, explain
+
+    parts: dict[str, Settings] = {"stream": config.stream, "learner": config.learner, "run": config.run}
+    lines = [_line("preset", config.preset, "settings that the learner begins with: paper or ours").removeprefix("  ")]
+    for section, settings in parts.items():
+        lines.append(f"{section}:")
+        if section == "learner":
+            lines.append(_line("name", config.learner_name, "name of the learner, see `scale-cl list learners`"))
+        for name, value, default, doc in explain(settings):
+            changed = value != default and name != "name"
+            lines.append(_line(name, value, f"{doc} (default {_scalar(default)})" if changed else doc))
+    return "\n".join(lines)
+
+
+def _line(name: str, value: object, comment: str) -> str:
+    return f"{f'  {name}: {_scalar(value)}':{_COMMENT_COLUMN}} # {comment}"
+
+
+def _scalar(value: object) -> str:
+    import yaml
+
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=1 << 20).removesuffix("\n").removesuffix("\n...")

@@ -1,4 +1,4 @@
-"""`scale-cl data`: which data sets the streams need, getting them, and checking what is on disk."""
+"""`scale-cl data`: lists, downloads and checks the data sets of the streams."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ import typer
 
 if TYPE_CHECKING:
     from scale_cl.streams.fetch import Report
-    from scale_cl.streams.progress import Progress
-    from scale_cl.streams.sources.source import Source
+    from scale_cl.streams.sources.source import Progress, Source
 
-app = typer.Typer(help="List, get and check the data sets of the streams.", no_args_is_help=True)
+app = typer.Typer(help="List, download and check the data sets of the streams.", no_args_is_help=True)
 
 Root = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Data root; SCALE_CL_DATA or the user's cache folder by default."),
+    typer.Option("--data", metavar="DIR", help="Data root; by default SCALE_CL_DATA or the user's cache folder."),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A stream, such as pmnist, or its data set, such as mnist.")]
 
 
 @app.command("list")
 def list_data(data: Root = None) -> None:
-    """Say for each stream which data set it needs and whether it is there."""
+    """List the data set of each stream and whether it is there."""
     from scale_cl.streams import catalog, data_root
-    from scale_cl.streams.sources.registry import SOURCES
 
     root = data_root(data)
     typer.echo(f"data root: {root}")
-    width = max(len(name) for name in catalog.names())
-    for name in catalog.names():
-        source = SOURCES[catalog.entry(name).source]
+    width = max(map(len, catalog.ENTRIES))
+    for name in catalog.ENTRIES:
+        source = catalog.source_of(name)
         if source.embedded:
             state = "comes with scikit-learn"
         elif source.present(root):
@@ -45,7 +43,7 @@ def list_data(data: Root = None) -> None:
 
 @app.command("get")
 def get(name: Name, data: Root = None) -> None:
-    """Download a data set from its official address, check it and put it in place; a cut download is resumed."""
+    """Download a data set from its official address and check it; an interrupted download is resumed."""
     from scale_cl.errors import FetchError
     from scale_cl.streams import data_root
     from scale_cl.streams.fetch import fetch
@@ -68,7 +66,7 @@ def get(name: Name, data: Root = None) -> None:
 
 @app.command("check")
 def check(name: Name, data: Root = None) -> None:
-    """Look at every file of a data set: is it there, is it whole, is it the published one."""
+    """Check every file of a data set: whether it is there, complete and the published one."""
     from scale_cl.errors import DataError
     from scale_cl.streams import data_root
 
@@ -82,22 +80,19 @@ def check(name: Name, data: Root = None) -> None:
     for found in findings:
         typer.echo(f"{'ok ' if found.good else 'BAD'}  {found.path}: {found.text}")
     if bad := [found for found in findings if not found.good]:
-        raise DataError(
-            f"{source.title} in {root} is not whole: {len(bad)} of {len(findings)} checks failed, see above"
-        )
+        raise DataError(f"{source.title} in {root} is not whole: {len(bad)} of {len(findings)} checks failed")
 
 
 def _source(name: str) -> Source:
-    """The data set of a stream, or the one of that name itself."""
+    """The data set of that name, or of the stream of that name."""
     from scale_cl.streams import catalog
-    from scale_cl.streams.sources.registry import SOURCES
 
-    return SOURCES[name] if name in SOURCES else SOURCES[catalog.entry(name).source]
+    return catalog.SOURCES[name] if name in catalog.SOURCES else catalog.source_of(name)
 
 
 @contextlib.contextmanager
 def _bar(text: str) -> Iterator[Progress | None]:
-    """A progress bar on a terminal, nothing elsewhere."""
+    """A progress bar, if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -112,7 +107,7 @@ def _bar(text: str) -> Iterator[Progress | None]:
 
 @contextlib.contextmanager
 def _download_bars() -> Iterator[Report | None]:
-    """A bar for each file, with speed and time left, on a terminal; nothing elsewhere."""
+    """A progress bar per file with speed and remaining time, if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar

@@ -18,18 +18,17 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
 ) -> None:
     """Train SCALE and plain fine-tuning on ten tasks and compare what they still know at the end."""
-    from scale_cl.cli.run import trained
+    from scale_cl.cli.run import run_with_progress
     from scale_cl.training.config import resolve
+    from scale_cl.training.run_directory import RunRequest
 
     if not quiet:
         typer.echo(
-            "Ten tasks arrive one after another: the same 8x8 digits, their pixels shuffled anew for each task.\n"
-            "Every sample is seen once. Fine-tuning keeps nothing; SCALE keeps 50 samples a task.\n"
+            "Ten tasks arrive one after another: the same 8x8 digits, pixels shuffled differently for each task.\n"
+            "Every sample is seen once. Fine-tuning keeps nothing; SCALE keeps 50 samples per task.\n"
         )
-    results = [
-        trained(resolve(learner=name, stream="digits", options={"run.seeds": seeds}), root=None, quiet=quiet)
-        for name, _ in _LEARNERS
-    ]
+    configs = [resolve(learner=name, stream="digits", options={"run.seeds": seeds}) for name, _ in _LEARNERS]
+    results = [run_with_progress(RunRequest(config), None, quiet=quiet) for config in configs]
     _print_table(results)
     typer.echo(
         "\nACC: accuracy over all tasks at the end. FM: how much of the best was forgotten.\n"

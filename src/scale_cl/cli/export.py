@@ -1,4 +1,4 @@
-"""`scale-cl export`: a trained model for one task as a file that runs without this package."""
+"""`scale-cl export`: writes the trained model of one task as a file that runs without this package."""
 
 from __future__ import annotations
 
@@ -19,47 +19,49 @@ ALL = "all"
 
 def export(
     source: Annotated[
-        Path, typer.Argument(metavar="DIR|FILE", help="A run's directory, or a file that a classifier's save() wrote.")
+        Path,
+        typer.Argument(metavar="DIR|FILE", help="The directory of a run, or a file written by a classifier's save()."),
     ],
     task: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its name, or `all`; may be left out if there is only one.")
+        str | None, typer.Option(metavar="NAME", help="Name of the task, or `all`; optional if there is only one task.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH", help="File or folder to write to; if not given: NAME.onnx here, `all` into exported/."
-        ),
+        typer.Option(metavar="PATH", help="File or folder to write to; by default TASK.onnx, or exported/ for `all`."),
     ] = None,
     form: Annotated[
         str,
-        typer.Option(
-            "--format", metavar="onnx|torch", help="ONNX (.onnx, needs the extra `onnx`), or torch.export's (.pt2)."
-        ),
+        typer.Option("--format", metavar="onnx|torch", help="ONNX (.onnx, by the extra onnx) or torch.export (.pt2)."),
     ] = "onnx",
-    seed: Annotated[int | None, typer.Option(metavar="S", help="Of this seed; needed if the run has several.")] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the run's data set is.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Seed; needed if the run has several.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Data root of the run's stream.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Its stream, if module:function or file.py:function.")] = None,
+    learner: Annotated[str | None, typer.Option(help="Its learner, if module:Class or file.py:Class.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Its backbone, if module:function or file.py:function.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write the trained model of one task as one file that needs no scale-cl: ONNX, or torch.export's .pt2.
+    """Write the trained model of one task as a file that runs without scale-cl: ONNX, or torch.export's .pt2.
 
-    It takes raw samples, any number at once, and gives a logit for each class; its metadata names the classes.
+    The model takes a batch of raw samples and returns a logit per class; its metadata names the classes.
 
-    The file is loaded again and compared with the learner's own answers before it is put in place.
+    The file is loaded and its logits are compared with the learner's before it is put in place.
 
-    A finished run has a model to export if it was run with `--set run.keep_state=true`; a stopped run has one anyway.
+    A finished run can be exported if it was run with `--set run.keep_state=true`; an unfinished run always can.
     """
     from scale_cl.errors import ConfigError
     from scale_cl.export import export_files
+    from scale_cl.plugins import name_references
 
     if form not in export_files.SUFFIXES:
         raise ConfigError(f"--format is {form!r}; formats are {', '.join(export_files.SUFFIXES)}")
     if form == "onnx":
         export_files.require_onnx()
+    named = {"scale_cl.streams": stream, "scale_cl.learners": learner, "scale_cl.backbones": backbone}
+    name_references(named)
     names, subject_of, trained = _model(source, seed, data)
     if task is None and len(names) > 1:
-        raise ConfigError(
-            f"there are several tasks ({', '.join(names)}); say which one with --task NAME, or --task all"
-        )
+        listed = ", ".join(names)
+        raise ConfigError(f"there are several tasks ({listed}); say which one with --task NAME, or --task all")
     subjects = [subject_of(name) for name in (names if task is None or task == ALL else [task])]
     paths = _paths([subject.task for subject in subjects], out, export_files.SUFFIXES[form], together=task == ALL)
     for path in paths:
@@ -71,21 +73,16 @@ def export(
             f"the learner's within {done.difference:.1e} on {done.samples} samples"
         )
     if trained is not None:
-        _say_what_is_not_done(trained, [subject.task for subject in subjects], all_asked=task == ALL)
-
-
-def _say_what_is_not_done(trained: Trained, written: list[str], *, all_asked: bool) -> None:
-    """Notes on a run that was stopped: a file of a task in the midst of its training, and tasks without a file."""
-    if trained.unfinished is not None and set(trained.in_midst) & set(written):
-        typer.echo(trained.unfinished, err=True)
-    if all_asked and trained.unseen:
-        typer.echo(f"no file for tasks that the run has not come to: {', '.join(trained.unseen)}", err=True)
+        if trained.unfinished is not None and set(trained.in_midst) & {subject.task for subject in subjects}:
+            typer.echo(trained.unfinished, err=True)
+        if task == ALL and trained.unseen:
+            typer.echo(f"no file for tasks that the run has not reached: {', '.join(trained.unseen)}", err=True)
 
 
 def _model(
     source: Path, seed: int | None, data: Path | None
 ) -> tuple[list[str], Callable[[str], Subject], Trained | None]:
-    """Names of the tasks that can be exported, what makes a subject of one, and what is known of a run."""
+    """Names of the exportable tasks, a function that prepares one of them, and the state of the run."""
     from scale_cl.errors import ConfigError
     from scale_cl.export.export_task import subject_of
     from scale_cl.export.from_run import learner_of_run
@@ -100,12 +97,12 @@ def _model(
 
 
 def _classifier(path: Path) -> Any:
-    """The classifier that a file holds, by the class that wrote it."""
+    """The classifier in a file, as the class that wrote it."""
     from scale_cl import estimator
     from scale_cl.errors import CheckpointError, ConfigError
-    from scale_cl.estimator import storage
+    from scale_cl.estimator import model_file
 
-    content = storage.read(path).content
+    content = model_file.read(path).content
     kind = content.get("class")
     if kind not in estimator.__all__:
         raise CheckpointError(f"{path} was written by {kind}: export it from Python, scale_cl.export.to_onnx")
@@ -114,11 +111,16 @@ def _classifier(path: Path) -> Any:
             f"{path} was trained with a backbone of its own: load it in Python with {kind}.load(..., backbone=...) and "
             "export it with scale_cl.export.to_onnx"
         )
+    if content.get("own_learner"):
+        raise ConfigError(
+            f"{path} was trained with the learner {content['own_learner']}: load it in Python with "
+            f"{kind}.load(..., learner=...) and export it with scale_cl.export.to_onnx"
+        )
     return getattr(estimator, kind).load(path)
 
 
 def _paths(tasks: list[str], out: Path | None, suffix: str, *, together: bool) -> list[Path]:
-    """A file for each task; a folder, where one is given, takes files by the tasks' names."""
+    """One path per task; in a folder, files are named after the tasks."""
     from scale_cl.errors import OutputInUseError
 
     names: list[str] = []

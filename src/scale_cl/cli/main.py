@@ -1,4 +1,4 @@
-"""The command `scale-cl`: its sub-commands, and how errors reach the user."""
+"""The command `scale-cl`: its sub-commands and its exit codes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ import typer
 
 import scale_cl
 from scale_cl.cli.bench import bench
-from scale_cl.cli.catalog import list_app
-from scale_cl.cli.compare import compare
+from scale_cl.cli.catalog import list_app, show
 from scale_cl.cli.data import app as data_app
 from scale_cl.cli.demo import demo
 from scale_cl.cli.export import export
 from scale_cl.cli.memory import app as memory_app
-from scale_cl.cli.report import report
+from scale_cl.cli.report import compare, report
 from scale_cl.cli.reproduce import reproduce
-from scale_cl.cli.resume import resume
-from scale_cl.cli.run import run
-from scale_cl.cli.show import show
+from scale_cl.cli.run import resume, run
 from scale_cl.errors import Interrupted, ScaleClError
 
 USAGE_ERROR = 2
-STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same can be gone on with later
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, and the run is resumable
 
 app = typer.Typer(
     name="scale-cl",
@@ -34,15 +31,8 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(run)
-app.command()(resume)
-app.command()(reproduce)
-app.command()(show)
-app.command()(demo)
-app.command()(bench)
-app.command()(report)
-app.command()(compare)
-app.command()(export)
+for command in (run, resume, reproduce, show, demo, bench, report, compare, export):
+    app.command()(command)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 app.add_typer(memory_app, name="memory")
@@ -64,10 +54,10 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit code 2, a stopped run 75."""
+    """Run the command line: an error of ours is one line on stderr and exit code 2; a stopped run has exit code 75."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a ± must not end a run on a terminal that has none
+            stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     try:
         app()
     except Interrupted as stopped:

@@ -1,4 +1,4 @@
-"""`scale-cl memory`: what the memory of a stopped or kept run holds; export it, delete from it."""
+"""`scale-cl memory`: list, export and delete the samples in the memory of a stopped or kept run."""
 
 from __future__ import annotations
 
@@ -7,25 +7,20 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="The samples that the memory of a run holds: they are somebody's data, perhaps a person's.",
-)
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Where the run writes.")]
-Seed = Annotated[int | None, typer.Option(metavar="S", help="Of this seed only.")]
-Tasks = Annotated[list[str] | None, typer.Option("--task", metavar="NAME", help="Of this task; may be repeated.")]
-Ids = Annotated[
-    list[str] | None, typer.Option("--sample", metavar="ID", help="This sample, such as memory:17; may be repeated.")
-]
+app = typer.Typer(no_args_is_help=True, help="List, export and delete a run's stored samples, perhaps personal data.")
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the run.")]
+Seed = Annotated[int | None, typer.Option(metavar="S", help="Only this seed.")]
+Tasks = Annotated[list[str] | None, typer.Option("--task", metavar="NAME", help="Samples of this task; repeatable.")]
+Ids = Annotated[list[str] | None, typer.Option("--sample", metavar="ID", help="Such as memory:17; repeatable.")]
 
 
 @app.command("list")
 def list_samples(
     directory: Directory,
     seed: Seed = None,
-    samples: Annotated[bool, typer.Option("--samples", help="Every sample, not only how many a task has.")] = False,
+    samples: Annotated[bool, typer.Option("--samples", help="List every sample, not only how many.")] = False,
 ) -> None:
-    """Say what the memory holds after the newest checkpoint."""
+    """List what the memory holds at the newest checkpoint."""
     from scale_cl.training.memory_editing import listed, newest
 
     for number, folder in _folders(directory, seed):
@@ -42,14 +37,12 @@ def list_samples(
 @app.command()
 def export(
     directory: Directory,
-    to: Annotated[
-        Path, typer.Argument(metavar="TO", help="A new folder: x.npy, y.npy and samples.json for each seed.")
-    ],
+    to: Annotated[Path, typer.Argument(metavar="TO", help="A new folder for x.npy, y.npy and samples.json per seed.")],
     seed: Seed = None,
     task: Tasks = None,
     sample: Ids = None,
 ) -> None:
-    """Write samples to a folder, as arrays that any program reads."""
+    """Write samples to a folder as NumPy arrays."""
     import io
 
     import numpy as np
@@ -83,35 +76,29 @@ def delete(
     sample: Ids = None,
     everything: Annotated[bool, typer.Option("--all", help="All samples.")] = False,
 ) -> None:
-    """Delete samples, with their labels and stored logits; training goes on without them."""
+    """Delete samples with their labels and stored logits; training continues without them."""
     from scale_cl.errors import ConfigError
     from scale_cl.training import memory_editing
+    from scale_cl.training.run_directory import RunDirectory
 
     if everything == bool(task or sample):
         raise ConfigError("say what is to be deleted: --task NAME, --sample ID or --all")
     if sample and seed is None and len(_folders(directory, None)) > 1:
         raise ConfigError("a sample's ID belongs to one seed; say which with --seed S")
-    from scale_cl.cli.output import claimed
-
-    with claimed(directory, force=True):
+    with RunDirectory(directory).claimed(force=True):
         for number, folder in _folders(directory, seed):
             count = memory_editing.delete(folder, ids=sample or (), tasks=task or ())
             typer.echo(f"seed {number}: {count} samples deleted")
 
 
 def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:
-    """The seeds that have checkpoints, and where these are."""
+    """The seeds that have checkpoints, and the folders of these."""
     from scale_cl.errors import CheckpointError
-    from scale_cl.training import checkpoint, checkpointing
+    from scale_cl.training.run_directory import RunDirectory
 
-    found = []
-    for folder in (directory / checkpointing.FOLDER).glob("seed-*"):
-        number = folder.name.removeprefix("seed-")
-        if number.isdecimal() and (seed is None or int(number) == seed) and checkpoint.found(folder):
-            found.append((int(number), folder))
+    run = RunDirectory(directory)
+    found = [(number, run.checkpoints_of(number)) for number in run.seeds if seed in (None, number)]
     if not found:
         of = "" if seed is None else f" of seed {seed}"
-        raise CheckpointError(
-            f"{directory} holds no checkpoint{of}: a finished run keeps none, unless run.keep_state is set"
-        )
-    return sorted(found)
+        raise CheckpointError(f"{directory} holds no checkpoint{of}: a finished run keeps none without run.keep_state")
+    return found

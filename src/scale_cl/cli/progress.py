@@ -1,6 +1,6 @@
-"""Progress of a run for a person: a live bar on a terminal, a line a task elsewhere.
+"""The progress of a run for people: a live bar on a terminal, one line per task elsewhere.
 
-Everything goes to stderr, so that stdout holds the result alone.
+Everything is written to stderr; stdout holds the result alone.
 """
 
 from __future__ import annotations
@@ -8,44 +8,61 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from scale_cl.training.events import Event, Started
+
 _REFRESH = 0.1  # seconds between updates of the bar
 
 
 class Silent:
-    """Says nothing; also the base of those that do: it keeps count."""
+    """A listener that shows nothing; the base of those that do: it keeps count."""
 
     def __init__(self) -> None:
-        self.seeds: list[int] = []
+        self.seeds: tuple[int, ...] = ()
         self.tasks = self.steps = self.done = 0
         self.task = 0
-        self.name = ""
         self.began = time.monotonic()
         self.latest: dict[int, float] = {}  # mean accuracy over the tasks so far, by seed
+        self.places: dict[str, str] = {}  # where to look, by tracker
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        """Training begins; `steps` are those of one seed."""
-        self.seeds, self.tasks, self.steps, self.done = seeds, tasks, steps, 0
-        self.latest = {}
-        self.began = time.monotonic()
+    def __call__(self, event: Event) -> None:
+        """Count the event and show it."""
+        from scale_cl.training.events import Evaluated, Finished, Started, Stepped, TaskStarted
 
-    def task_started(self, task: int, name: str, steps: int) -> None:
-        """A task begins, of so many steps."""
-        self.task, self.name = task, name
+        match event:
+            case Started():
+                self.seeds, self.tasks, self.steps, self.done = event.seeds, event.tasks, event.steps, 0
+                self.latest = {}
+                self.began = time.monotonic()
+                for name, place in self.places.items():
+                    _write(f"tracked with {name}: {place}")
+                self.show_start(event)
+            case TaskStarted(task=task):
+                self.task = task
+            case Stepped(steps=steps):
+                self.done = steps
+                self.show_step()
+            case Evaluated(seed=seed, task=task, accuracies=accuracies):
+                self.latest[seed] = statistics.fmean(accuracies)
+                self.show_test(seed, task)
+            case Finished():
+                self.show_end()
 
-    def stepped(self, steps: int) -> None:
-        """So many steps of one seed are done."""
-        self.done = steps
+    def show_start(self, event: Started) -> None:
+        """Training begins."""
 
-    def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
-        """One seed was tested on tasks 0..task."""
-        self.latest[seed] = statistics.fmean(accuracies)
+    def show_step(self) -> None:
+        """A step, or a block of steps, is done."""
 
-    def finished(self) -> None:
+    def show_test(self, seed: int, task: int) -> None:
+        """A seed was tested after `task`."""
+
+    def show_end(self) -> None:
         """Training is over."""
 
     def close(self) -> None:
@@ -58,79 +75,60 @@ class Silent:
 
     @property
     def rate(self) -> float:
-        """Steps a second, of all seeds side by side."""
+        """Steps per second of each seed."""
         elapsed = time.monotonic() - self.began
         return self.done / elapsed if elapsed > 0 else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace so far; None before the first step."""
+        """At the speed so far; None before the first step."""
         return (self.steps - self.done) / self.rate if self.done else None
 
 
-class Places(Silent):
-    """Says where trackers write, once there is something to write: the data was read and training begins."""
-
-    def __init__(self, places: dict[str, str]) -> None:
-        super().__init__()
-        self._places = places
-
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        """A line a tracker."""
-        for name, place in self._places.items():
-            print(f"tracked with {name}: {place}", file=sys.stderr, flush=True)
-
-
 class Lines(Silent):
-    """A line a task, for logs and pipes; seeds that do not keep step get lines of their own."""
+    """One line per task, for logs and pipes; seeds that train independently get lines of their own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._tested: dict[int, list[int]] = {}  # task: seeds tested on it that no line has told of yet
+        self._tested: dict[int, list[int]] = {}  # seeds tested after a task whose line is not written yet, by task
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        """Say what is to come."""
-        super().started(stream, learner, seeds, tasks, steps)
+    def show_start(self, event: Started) -> None:
+        """Write what is to come."""
+        seeds = event.seeds
         many = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
-        self._say(f"{learner} on {stream}: {tasks} tasks, {steps} steps, {many}")
+        _write(f"{event.learner} on {event.stream}: {event.tasks} tasks, {event.steps} steps, {many}")
 
-    def stepped(self, steps: int) -> None:
-        """Training goes on: whoever was tested alone is not in step with the others."""
-        super().stepped(steps)
-        self._tell_alone()
-
-    def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
-        """Say it once all seeds are tested."""
-        super().evaluated(seed, task, accuracies)
+    def show_test(self, seed: int, task: int) -> None:
+        """Write one line once all seeds are tested."""
         tested = self._tested.setdefault(task, [])
         tested.append(seed)
         if len(tested) == len(self.seeds):
             del self._tested[task]
-            self._tell("", task, self.accuracy)
+            self._write("", task, self.accuracy)
 
-    def finished(self) -> None:
-        """Leave nothing untold."""
-        self._tell_alone()
-
-    def _tell_alone(self) -> None:
+    def show_step(self) -> None:
+        """Write a line for each seed that was tested before the others."""
         for task, seeds in self._tested.items():
             for seed in seeds:
-                self._tell(f"seed {seed}, ", task, self.latest[seed])
+                self._write(f"seed {seed}, ", task, self.latest[seed])
         self._tested.clear()
 
-    def _tell(self, who: str, task: int, accuracy: float | None) -> None:
+    show_end = show_step
+
+    def _write(self, who: str, task: int, accuracy: float | None) -> None:
         left = self.seconds_left
-        self._say(
+        _write(
             f"{who}task {task + 1}/{self.tasks}: accuracy so far {accuracy:.1f}, {self.rate:.0f} steps/s"
             + ("" if left is None else f", {clock(left)} left")
         )
 
-    def _say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+
+def _write(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 class Bar(Silent):
-    """One live line on a terminal."""
+    """A progress bar of one line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,12 +136,11 @@ class Bar(Silent):
         self._bar: TaskID | None = None
         self._drawn = 0.0
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
+    def show_start(self, event: Started) -> None:
         """Draw the empty bar."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        super().started(stream, learner, seeds, tasks, steps)
         self.close()
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -152,28 +149,26 @@ class Bar(Silent):
             console=Console(stderr=True),
             auto_refresh=False,
         )
-        self._bar = self._progress.add_task(f"{learner} on {stream}", total=steps, state="")
+        self._bar = self._progress.add_task(f"{event.learner} on {event.stream}", total=event.steps, state="")
         self._progress.start()
         self._draw()
 
-    def stepped(self, steps: int) -> None:
-        """Move the bar, a few times a second."""
-        super().stepped(steps)
+    def show_step(self) -> None:
+        """Move the bar, a few times per second."""
         if time.monotonic() - self._drawn > _REFRESH:
             self._draw()
 
-    def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
+    def show_test(self, seed: int, task: int) -> None:
         """Show the new accuracy."""
-        super().evaluated(seed, task, accuracies)
         self._draw()
 
-    def finished(self) -> None:
+    def show_end(self) -> None:
         """Leave the full bar standing."""
         self._draw()
         self.close()
 
     def close(self) -> None:
-        """Give the cursor back."""
+        """Show the cursor again."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -191,15 +186,15 @@ class Bar(Silent):
         self._progress.update(self._bar, completed=self.done, state="  ".join(parts), refresh=True)
 
 
-def for_person(*, quiet: bool) -> Silent:
-    """What suits where stderr goes."""
-    if quiet:
-        return Silent()
-    return Bar() if sys.stderr.isatty() else Lines()
+def for_person(*, quiet: bool, places: Mapping[str, str] | None = None) -> Silent:
+    """The progress display that suits stderr; `places` are where trackers write, shown when training starts."""
+    shown = Silent() if quiet else Bar() if sys.stderr.isatty() else Lines()
+    shown.places = dict(places or {})
+    return shown
 
 
 def clock(seconds: float) -> str:
-    """`48 s`, `12:05` or `3:01:00`."""
+    """A duration as `48 s`, `12:05` or `3:01:00`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

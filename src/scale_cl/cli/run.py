@@ -1,17 +1,16 @@
-"""`scale-cl run`: train a learner on a stream, write the result, and close with one line."""
+"""`scale-cl run` and `scale-cl resume`: train a learner on a stream, write the result, and close with one line."""
 
 from __future__ import annotations
 
 import contextlib
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,42 +19,36 @@ from scale_cl.cli import progress
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
     from scale_cl.trackers import Tracking
-    from scale_cl.training import Saving
-    from scale_cl.training.config import Config
-    from scale_cl.training.run_note import RunRequest
+    from scale_cl.training.run_directory import RunDirectory, RunRequest
 
     Tracked = Callable[..., AbstractContextManager[Tracking]]
 
-_FEW_TASKS = 10  # so many accuracies fit in a line
+Divergence = Annotated[str | None, typer.Option(metavar="stop|skip", help="When a loss or gradient is not finite.")]
+_FEW_TASKS = 10  # the accuracies of so many fit in a line
 
 
 def run(
     stream: Annotated[
-        str | None, typer.Option(help="Stream to learn, or folder:PATH or csv:FILE; digits if not given.")
+        str | None,
+        typer.Option(help="Stream: a name, folder:PATH, csv:FILE, module:function or file.py:function [digits]."),
     ] = None,
     learner: Annotated[str | None, typer.Option(help="Method; scale if not given.")] = None,
+    preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learner's settings [ours].")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Number of seeds.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="First seed.")] = None,
     tasks: Annotated[int | None, typer.Option(metavar="N", help="Only the first N tasks.")] = None,
-    memory: Annotated[int | None, typer.Option(metavar="N", help="Memory slots a task.")] = None,
+    memory: Annotated[int | None, typer.Option(metavar="N", help="Memory slots per task.")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; a new folder under runs/ if not given.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML with sections stream, learner, run.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write [a new folder under runs/].")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML: sections stream, learner, run.")] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="One setting; may be repeated.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads of a process.")] = None,
-    on_divergence: Annotated[
-        str | None, typer.Option(metavar="stop|skip", help="When a loss or gradient is not finite.")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads per process.")] = None,
+    on_divergence: Divergence = None,
     track: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Tracker: tensorboard, mlflow or wandb; may be repeated."),
+        list[str] | None, typer.Option(metavar="NAME", help="Tracker: tensorboard, mlflow or wandb; may be repeated.")
     ] = None,
     track_every: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Steps from one point of tracked losses to the next; 50.")
@@ -72,14 +65,13 @@ def run(
 ) -> None:
     """Train a learner on a stream, one pass, and test it on all tasks so far after each one.
 
-    Alone it runs SCALE on `digits`, which needs no download. `scale-cl show` explains every setting.
+    Without options it runs SCALE on `digits`, which needs no download. `scale-cl show` explains every setting.
     """
-    from scale_cl.cli.config_text import config_text
-    from scale_cl.cli.output import check_free, claimed, new_directory
+    from scale_cl.cli.catalog import config_text
     from scale_cl.errors import ConfigError
     from scale_cl.trackers import EVERY, parse, tracking
     from scale_cl.training.config import resolve
-    from scale_cl.training.run_note import RunRequest
+    from scale_cl.training.run_directory import RunDirectory, RunRequest, new_directory
 
     options = {
         "run.seeds": seeds,
@@ -96,28 +88,119 @@ def run(
         file=config,
         options={name: value for name, value in options.items() if value is not None},
         assignments=assignments or (),
+        preset=preset,
     )
     named = parse(track or ())
     if not named and (track_every, track_project, track_address) != (None, None, None):
         raise ConfigError("--track-every, --track-project and --track-address need --track NAME")
-    directory = out or new_directory(f"{resolved.learner_name}-{resolved.stream.short_name}")
+    directory = RunDirectory(out or new_directory(resolved.short_name))
     if dry_run:
-        check_free(directory, force=force)
+        directory.check_free(force=force)
         many = "seed" if len(resolved.seeds) == 1 else "seeds"
         listed = ", ".join(map(str, resolved.seeds))
-        typer.echo(f"# would run {resolved.learner_name} on {resolved.stream.name}, {many} {listed}, into {directory}")
+        what = f"{resolved.learner_name} on {resolved.stream.name}, {many} {listed}"
+        typer.echo(f"# would run {what}, into {directory.path}")
         typer.echo(config_text(resolved))
         return
-    with claimed(directory, force=force):
+    with directory.claimed(force=force):
         every = EVERY if track_every is None else track_every
-        how = partial(tracking, named, directory, every=every, project=track_project, address=track_address)
-        tracked = how if named else None
-        result = trained_and_written(RunRequest(resolved, data, sys.argv[1:]), directory, quiet=quiet, tracked=tracked)
-    close(result, directory, quiet=quiet)
+        tracked = partial(tracking, named, directory.path, every=every, project=track_project, address=track_address)
+        request = RunRequest(resolved, data, sys.argv[1:])
+        result = run_with_progress(request, directory, quiet=quiet, tracked=tracked if named else None)
+    _close(result, directory.path, quiet=quiet)
 
 
-def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
-    """Say where the result is, and what it is in a line."""
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's directory.")],
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are now.")] = None,
+    on_divergence: Divergence = None,
+    stream: Annotated[str | None, typer.Option(help="Its stream, if module:function or file.py:function.")] = None,
+    learner: Annotated[str | None, typer.Option(help="Its learner, if module:Class or file.py:Class.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Its backbone, if module:function or file.py:function.")] = None,
+    no_track: Annotated[
+        bool, typer.Option("--no-track", help="Continue without the trackers that the run was started with.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing line.")] = False,
+) -> None:
+    """Continue a run where it stopped; the result is the one that it would have had without the stop."""
+    from scale_cl import trackers
+    from scale_cl.errors import CheckpointError, TrackerError
+    from scale_cl.plugins import name_references
+    from scale_cl.results import RESULT_NAME
+    from scale_cl.settings import as_dict, build
+    from scale_cl.training.config import RunSettings
+    from scale_cl.training.run_directory import RunDirectory
+
+    named = {"scale_cl.streams": stream, "scale_cl.learners": learner, "scale_cl.backbones": backbone}
+    name_references(named)
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory} is not a directory; name the one that the run writes to")
+    with RunDirectory(directory).claimed(force=True) as claimed:
+        if claimed.finished:
+            typer.echo(f"{directory} is finished: its result is in {directory / RESULT_NAME}")
+            return
+        request = claimed.request()
+        request = replace(request, data=data or request.data)
+        if on_divergence is not None:
+            run = build(RunSettings, {**as_dict(request.config.run), "on_divergence": on_divergence}, section="run")
+            request = replace(request, config=replace(request.config, run=run))
+        before = None if no_track else trackers.read(directory)
+        tracked = None
+        if before is not None:
+            tracked = partial(trackers.tracking, list(before.trackers), directory, every=before.every, resume=True)
+        try:
+            result = run_with_progress(request, claimed, quiet=quiet, resume=True, tracked=tracked)
+        except TrackerError as error:
+            raise TrackerError(f"{error}; --no-track goes on without it") from error
+    _close(result, directory, quiet=quiet)
+
+
+def run_with_progress(
+    request: RunRequest,
+    directory: RunDirectory | None,
+    *,
+    quiet: bool,
+    resume: bool = False,
+    tracked: Tracked | None = None,
+) -> RunResult:
+    """Run with progress for people, into a claimed directory (None: nothing is written), perhaps tracked.
+
+    `tracked` makes the tracking; if it cannot start, the directory stays as it was.
+    """
+    from scale_cl import trackers, training
+    from scale_cl.errors import DivergenceError
+    from scale_cl.training.events import to_all
+    from scale_cl.training.machine import choose_device, describe, stop_on_signal
+
+    config = request.config
+    listeners: list[Tracking] = []
+    with contextlib.ExitStack() as stack:
+        if tracked is not None:
+            environment = describe(choose_device(config.run.device), config.run.threads, request.arguments)
+            about = {"config": config.as_dict(), "environment": environment, "seeds": config.seeds}
+            listeners.append(stack.enter_context(tracked(**about)))
+        elif directory is not None and not resume:
+            trackers.forget(directory.path)
+        stop = None if directory is None else stack.enter_context(stop_on_signal())
+        places = {} if quiet else {name: place for one in listeners for name, place in one.places.items()}
+        shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet, places=places)))
+        try:
+            return training.run(
+                config,
+                directory,
+                data=request.data,
+                resume=resume,
+                on_event=to_all(shown, *listeners),
+                loss_every=max((one.loss_every for one in listeners), default=0),
+                stop=stop,
+                arguments=request.arguments,
+            )
+        except DivergenceError as error:
+            raise DivergenceError(f"{error} (--on-divergence skip)") from error
+
+
+def _close(result: RunResult, directory: Path, *, quiet: bool) -> None:
+    """Print where the result is, and the result in one line."""
     from scale_cl.results import RESULT_NAME
 
     if not quiet:
@@ -129,7 +212,7 @@ def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
 
 
 def _accuracies(result: RunResult) -> str:
-    """What each task of one's own data ended with, the mean over the seeds; nothing for what would be a long line."""
+    """The final accuracy on each task of the user's own data, the mean over the seeds; empty for many tasks."""
     from scale_cl.streams.user_streams import is_own
 
     first = result.seeds[0]
@@ -138,105 +221,3 @@ def _accuracies(result: RunResult) -> str:
     columns = zip(*(seed.matrix[-1] for seed in result.seeds), strict=True)
     means = [statistics.fmean(a for a in column if a is not None) for column in columns]
     return "   ".join(f"task {name}: {mean:.1f}" for name, mean in zip(first.tasks, means, strict=True))
-
-
-def trained_and_written(
-    asked: RunRequest, directory: Path, *, quiet: bool, resume: bool = False, tracked: Tracked | None = None
-) -> RunResult:
-    """Do in `directory`, which is claimed, what was asked, with checkpoints; nothing but the result is left.
-
-    `tracked` makes what the run is tracked with; if that cannot start, all stays as it was.
-    """
-    from scale_cl import trackers
-    from scale_cl.errors import DivergenceError
-
-    config = asked.config
-    try:
-        if tracked is None:
-            if not resume:
-                trackers.forget(directory)
-            return _trained_and_written(asked, directory, quiet=quiet, resume=resume)
-        about = {"config": config.as_dict(), "environment": _environment(config, asked), "seeds": config.seeds}
-        with tracked(**about) as tracking:
-            return _trained_and_written(asked, directory, quiet=quiet, resume=resume, tracking=tracking)
-    except DivergenceError as error:
-        raise DivergenceError(f"{error} (--on-divergence skip)") from error
-
-
-def _trained_and_written(
-    asked: RunRequest, directory: Path, *, quiet: bool, resume: bool, tracking: Tracking | None = None
-) -> RunResult:
-    from scale_cl.training import Saving, checkpoint, checkpointing, run_note
-
-    saving = Saving(directory, resume)
-    if not resume:
-        checkpointing.remove_all(directory)
-        _must_write(lambda: run_note.write(directory, asked), directory)
-    earlier = checkpointing.seconds_spent(directory, asked.config.seeds) if resume else 0.0
-    try:
-        result = trained(asked.config, root=asked.root, quiet=quiet, saving=saving, asked=asked, tracking=tracking)
-        result = replace(result, seconds_wall=result.seconds_wall + earlier)
-        _must_write(lambda: result.write(directory), directory)
-    except BaseException:
-        if not resume and not checkpointing.remove_unless_any(directory):
-            run_note.remove(directory)
-        raise
-    run_note.remove(directory)  # before the checkpoints: what has a note and no checkpoint would begin anew
-    if asked.config.run.keep_state:
-        for seed in asked.config.seeds:
-            checkpoint.keep_newest(checkpointing.seed_folder(directory, seed), 1)
-    else:
-        checkpointing.remove_all(directory)
-    return result
-
-
-def trained(
-    config: Config,
-    *,
-    root: Path | None,
-    quiet: bool,
-    saving: Saving | None = None,
-    asked: RunRequest | None = None,
-    tracking: Tracking | None = None,
-) -> RunResult:
-    """Run a config with progress for a person, and for trackers."""
-    from scale_cl import training
-    from scale_cl.results import RunResult
-    from scale_cl.training import interruption
-    from scale_cl.training.observer import Observer, Several
-
-    began = time.perf_counter()
-    loaded: list[float] = []
-    with contextlib.ExitStack() as stack:
-        stop = None if saving is None else stack.enter_context(interruption.watched())
-        shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet)))
-        observer: Observer = shown
-        if tracking is not None:
-            observer = Several([progress.Places({} if quiet else tracking.places), shown, tracking])
-        results = training.run(
-            config,
-            root=root,
-            observer=observer,
-            saving=saving,
-            stop=stop,
-            loaded=lambda: loaded.append(time.perf_counter() - began),
-        )
-    seconds = time.perf_counter() - began
-    return RunResult(tuple(results), _environment(config, asked), seconds, min(loaded, default=0.0))
-
-
-def _environment(config: Config, asked: RunRequest | None) -> dict[str, Any]:
-    from scale_cl.training.environment import describe
-    from scale_cl.training.machine import choose_device
-
-    arguments = sys.argv[1:] if asked is None else asked.arguments
-    return describe(choose_device(config.run.device), config.run.threads, arguments)
-
-
-def _must_write(write: Callable[[], object], directory: Path) -> None:
-    from scale_cl.errors import ResultError
-
-    try:
-        write()
-    except OSError as error:
-        raise ResultError(f"the result cannot be written to {directory}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""Continual learners as scikit-learn classifiers: feed them batch by batch, ask, save, load."""
+"""Continual learners as scikit-learn classifiers: train batch by batch, predict, save and load."""
 
 from scale_cl.estimator.classifier import ContinualClassifier
 from scale_cl.estimator.scale import ScaleClassifier

@@ -1,4 +1,4 @@
-"""Any learner of the catalog as a scikit-learn classifier that goes on learning, task after task."""
+"""Any learner as a scikit-learn classifier that continues to learn, task after task."""
 
 from __future__ import annotations
 
@@ -8,50 +8,57 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
+from sklearn.utils import check_consistent_length, check_random_state
 from torch import Tensor
 
-from scale_cl.errors import InputError
-from scale_cl.estimator import persistence, tasks
-from scale_cl.estimator.labels import read_labels
-from scale_cl.estimator.reading import ReadingEstimator
-from scale_cl.estimator.samples import Layout, batches_of, is_loader
-from scale_cl.estimator.task_inference import task_evidence
-from scale_cl.learners import Joint
+from scale_cl.errors import ConfigError, InputError, UnknownTaskError
+from scale_cl.estimator import model_file, tasks
+from scale_cl.estimator.samples import InputFormat, batches_of, is_loader, read_inputs, read_labels
+from scale_cl.learners import Learner, registry
+from scale_cl.learners.presets import USER_FEATURES, USER_IMAGES
 from scale_cl.nets.custom_backbone import BackboneLike
+from scale_cl.settings import build
 from scale_cl.streams import TaskInfo
+from scale_cl.streams.from_arrays import Layout
+from scale_cl.training.machine import choose_device
 
-_AT_ONCE = 1024  # samples of a prediction that are computed together
+_AT_ONCE = 1024  # samples that are predicted together
+_FITTED = ("learner_", "classes_", "tasks_", "n_features_in_", "feature_names_in_")
 
 
-class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[misc]
-    """A classifier for tasks that arrive one after another, by any learner of the catalog.
+class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier for tasks that arrive one after another, with any learner.
 
     Settings of the learner go into `settings`, as in ContinualClassifier("er", settings={"lr": 0.05}).
-    Tasks and labels may have any name and appear whenever they do; a task may come back later, with more classes.
+    Tasks and labels may have any name and appear at any time; a task may come back later, with more classes.
     Inputs are feature vectors [n, f] or images [n, h, w], [n, h, w, c] or [n, c, h, w] (uint8 pixels, or floats), as
     numpy arrays, tensors, pandas tables or a DataLoader that gives (X, y).
 
     Parameters:
-        learner: a name of `scale-cl list learners`.
+        learner: a name of `scale-cl list learners`, or a subclass of `scale_cl.learners.Learner`.
         settings: settings of that learner by name, such as {"lr": 0.05}; `scale-cl show LEARNER` explains them.
         scenario: "task": each task has a head for its own classes; "domain": all tasks share one.
-        batch_size: samples of a step, except with a loader, whose batches are steps.
-        epochs: passes that `fit` makes; `partial_fit` makes one, as the data of a stream is seen once.
-        standardise: by the running mean and deviation of all that was seen; "auto": floats yes, pixels no.
-        layout: of images with four dimensions: "NHWC", "NCHW", or "auto" where the shape tells.
+        batch_size: samples per step; with a loader, each of its batches is one step.
+        epochs: passes that `fit` makes; `partial_fit` makes one, because the data of a stream is seen once.
+        standardise: by the running mean and deviation of all inputs seen; "auto": floats yes, pixels no.
+        layout: layout of images with four dimensions: "NHWC", "NCHW", or "auto" if the shape tells.
         pixel_max: what uint8 pixels are divided by.
-        backbone: a module of your own that returns features, a function that makes one, or an `CustomBackbone`.
+        backbone: a module of your own that returns features, a function that makes one, or a `CustomBackbone`.
         device: auto, cpu, cuda or cuda:N.
-        random_state: decides weights and draws: the same data in the same order then give the same model.
+        random_state: decides weights and draws; the same data in the same order then gives the same model.
 
     Attributes:
         classes_: all labels seen, sorted; the columns of `predict_proba`.
         tasks_: names of all tasks seen, in order of arrival.
         learner_: the learner itself.
-        n_features_in_: number of features, of feature vectors.
-        feature_names_in_: their names, of tables.
+        labels_: the labels of each task's head.
+        input_format_: shape and type of the inputs.
+        seed_: the seed of the learner, from `random_state`.
+        n_features_in_: number of features, for feature vectors.
+        feature_names_in_: their names, for tables.
 
     Examples:
         >>> from sklearn.datasets import load_iris
@@ -62,9 +69,16 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
         True
     """
 
+    classes_: NDArray[Any]
+    tasks_: list[str]
+    learner_: Learner
+    labels_: tasks.ClassBook
+    input_format_: InputFormat
+    seed_: int
+
     def __init__(
         self,
-        learner: str = "er",
+        learner: str | type[Learner] = "er",
         *,
         settings: dict[str, object] | None = None,
         scenario: str = "task",
@@ -77,52 +91,45 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
         device: str = "cpu",
         random_state: Any = 0,
     ) -> None:
-        self.learner = learner
-        self.settings = settings
-        self.scenario = scenario
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.standardise = standardise
-        self.layout = layout
-        self.pixel_max = pixel_max
-        self.backbone = backbone
-        self.device = device
-        self.random_state = random_state
+        self.learner, self.settings, self.scenario = learner, settings, scenario
+        self.batch_size, self.epochs = batch_size, epochs
+        self.standardise, self.layout, self.pixel_max = standardise, layout, pixel_max
+        self.backbone, self.device, self.random_state = backbone, device, random_state
 
     # ---- learning ----------------------------------------------------------------------------------------------------
-
     def fit(self, X: Any, y: Any = None, *, task: Any = None) -> Self:
-        """Forget everything and learn this: one task, or several in turn where `task` names that of each sample."""
+        """Learn from scratch: one task, or several in turn if `task` names the task of each sample."""
         self._check_parameters()
-        self._forget()
+        for name in _FITTED:
+            if hasattr(self, name):
+                delattr(self, name)
         if is_loader(X):
             for _ in range(self.epochs):
                 self._learn_batches(X, y, tasks.name_to_learn(task, []))
         else:
             x, labels = self._read(X, y, first=True)
-            groups = tasks.groups_to_learn(task, len(x), [])
-            self._learn_groups(x, labels, groups)
-        if self._is_fitted():
+            self._learn_groups(x, labels, tasks.groups_to_learn(task, len(x)))
+        if self.__sklearn_is_fitted__():
             self.learner_.end_task()
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, *, task: Any = None) -> Self:
-        """Learn from samples of one task, seen once, in the order in which they are.
+        """Learn from samples of one task, in one pass and in the given order.
 
         Args:
             X: any number of samples, or a loader that gives batches (X, y).
             y: their labels.
-            classes: labels that the task has or will have, where they are known beforehand; `y` may have no others.
-            task: its name; may be left out while there is only one task. A name seen before goes on with that task.
+            classes: all labels of the task, if they are known beforehand; `y` may have no others.
+            task: name of the task; optional while there is only one. A name seen before continues that task.
         """
         self._check_parameters()
-        seen = self.tasks_ if self._is_fitted() else []
+        seen = self.tasks_ if self.__sklearn_is_fitted__() else []
         name = tasks.name_to_learn(task, seen)
         known = None if classes is None else read_labels(classes, name=type(self).__name__)
         if is_loader(X):
             self._learn_batches(X, y, name, known)
             return self
-        x, labels = self._read(X, y, first=not self._is_fitted())
+        x, labels = self._read(X, y, first=not self.__sklearn_is_fitted__())
         outputs = self._begin(name, labels, known)
         for _ in range(self.learner_.epochs):
             self._steps(x, outputs, torch.arange(len(x)), self.batch_size)
@@ -131,46 +138,35 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
     def _learn_batches(self, loader: Any, y: Any, name: str, known: NDArray[Any] | None = None) -> None:
         if y is not None:
             raise InputError("X is a loader, which gives the labels itself; leave y out")
-        for batch in batches_of(loader, labelled=True):
-            x, labels = self._read(batch.x, batch.y, first=not self._is_fitted())
+        for raw_x, raw_y in batches_of(loader, labelled=True):
+            x, labels = self._read(raw_x, raw_y, first=not self.__sklearn_is_fitted__())
             self._steps(x, self._begin(name, labels, known), torch.arange(len(x)), len(x))
 
     def _learn_groups(self, x: Tensor, labels: NDArray[Any], groups: list[tuple[str, NDArray[np.int64]]]) -> None:
-        """Task after task, `epochs` times each; joint training gets all of them shuffled together."""
-        random = np.random.default_rng(self._seed)
-        if isinstance(self.learner_, Joint) and len(groups) > 1:
-            self._learn_together(self.learner_, x, labels, groups, random)
+        """Learn task after task, `epochs` times each, or all together if the learner's order is "shuffled"."""
+        random = np.random.default_rng(self.seed_)
+        if self.learner_.order == "shuffled" and len(groups) > 1:
+            outputs, task = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x), dtype=torch.int64)
+            for number, (name, rows) in enumerate(groups):
+                outputs[rows], task[rows] = self._begin(name, labels[rows], None), number
+            for _ in range(self.epochs):
+                for batch in torch.from_numpy(random.permutation(len(x))).split(self.batch_size):
+                    self.learner_.observe(x[batch], outputs[batch], task[batch])
             return
         for name, rows in groups:
             outputs, own = self._begin(name, labels[rows], None), x[torch.from_numpy(rows)]
             for _ in range(self.epochs):
                 self._steps(own, outputs, torch.from_numpy(random.permutation(len(rows))), self.batch_size)
 
-    def _learn_together(
-        self,
-        learner: Joint,
-        x: Tensor,
-        labels: NDArray[Any],
-        groups: list[tuple[str, NDArray[np.int64]]],
-        random: np.random.Generator,
-    ) -> None:
-        outputs, task = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x), dtype=torch.int64)
-        for number, (name, rows) in enumerate(groups):
-            outputs[rows] = self._begin(name, labels[rows], None)
-            task[rows] = number
-        for _ in range(self.epochs):
-            for rows in torch.from_numpy(random.permutation(len(x))).split(self.batch_size):
-                learner.observe_mixed(x[rows], outputs[rows], task[rows])
-
     def _begin(self, name: str, labels: NDArray[Any], known: NDArray[Any] | None) -> Tensor:
-        """Open the task, its head as large as it must be; the labels as its outputs."""
+        """Open the task with a head for all its labels; returns the labels as outputs of the head."""
         if known is not None and len(strangers := np.setdiff1d(labels, known)):
             raise InputError(f"label {strangers.tolist()[0]!r} is not one of `classes`; add it there or leave that out")
-        grown = self._book.add(name, labels if known is None else known)
+        grown = self.labels_.add(name, labels if known is None else known)
         if grown or self.learner_.current_task != name:
-            self.learner_.begin_task(TaskInfo(name, self._book.size(name)))
-        self.classes_, self.tasks_ = self._book.classes, self._book.tasks
-        return self._book.outputs(name, labels)
+            self.learner_.begin_task(TaskInfo(name, self.labels_.size(name)))
+        self.classes_, self.tasks_ = self.labels_.classes, self.labels_.tasks
+        return self.labels_.outputs(name, labels)
 
     def _steps(self, x: Tensor, y: Tensor, order: Tensor, size: int) -> None:
         for rows in order.split(size):
@@ -178,50 +174,49 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
         self.learner_.check_finite()
 
     # ---- prediction --------------------------------------------------------------------------------------------------
-
     def predict(self, X: Any, *, task: Any = None) -> NDArray[Any]:
-        """The label of each sample.
+        """Predict the label of each sample.
 
         Args:
             X: samples, or a loader of them.
-            task: the task they are of, or one for each; "infer" lets the model find it for each sample; may be left
-                out while there is only one.
+            task: the task of all samples, or one per sample; "infer" lets the model infer it per sample; optional while
+                there is only one task.
         """
         return np.concatenate([labels for labels, _ in self._answers(X, task)])
 
     def predict_proba(self, X: Any, *, task: Any = None) -> NDArray[np.float32]:
-        """Probabilities [n, len(classes_)]; labels that a sample's task does not have get 0."""
+        """Probabilities [n, len(classes_)]; 0 for labels that the sample's task does not have."""
         return np.concatenate([proba for _, proba in self._answers(X, task)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, task: Any = None) -> float:
-        """Share of samples that get their label; with a loader, `y` is left out."""
+        """Accuracy of `predict`; leave `y` out for a loader."""
         if is_loader(X) and y is None:
             pairs = list(batches_of(X, labelled=True))
-            predicted = np.concatenate([self.predict(batch.x, task=task) for batch in pairs])
-            y = np.concatenate([read_labels(batch.y, name=type(self).__name__) for batch in pairs])
+            predicted = np.concatenate([self.predict(x, task=task) for x, _ in pairs])
+            y = np.concatenate([read_labels(labels, name=type(self).__name__) for _, labels in pairs])
         else:
             predicted = self.predict(X, task=task)
             y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
     def infer_task(self, X: Any) -> NDArray[Any]:
-        """The name of the task that each sample seems to be of, by the model's own evidence."""
-        x = self._inputs(X, first=False)
-        parts = [task_evidence(self.learner_, part).argmax(1) for part in x.split(_AT_ONCE)]
+        """The inferred task of each sample."""
+        x = self._inputs(X)
+        parts = [tasks.task_evidence(self.learner_, part).argmax(1) for part in x.split(_AT_ONCE)]
         names: NDArray[Any] = np.array(self.tasks_)[torch.cat(parts).cpu().numpy()]
         return names
 
     def _answers(self, X: Any, task: Any) -> list[tuple[NDArray[Any], NDArray[np.float32]]]:
-        """Labels and probabilities, a piece for each batch of a loader."""
+        """Labels and probabilities, one pair per batch of a loader."""
         if is_loader(X):
-            pieces = [self._answer(batch.x, task) for batch in batches_of(X, labelled=False)]
+            pieces = [self._answer(x, task) for x, _ in batches_of(X, labelled=False)]
             if not pieces:
                 raise InputError("the loader gave no batch; at least one sample is needed")
             return pieces
         return [self._answer(X, task)]
 
     def _answer(self, X: Any, task: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        x = self._inputs(X, first=False)
+        x = self._inputs(X)
         if tasks.asks_to_infer(task) and len(self.tasks_) > 1:
             task = self.infer_task(X)
         elif tasks.asks_to_infer(task):
@@ -230,24 +225,125 @@ class ContinualClassifier(ClassifierMixin, ReadingEstimator):  # type: ignore[mi
         for name, rows in tasks.groups_to_predict(task, len(x), self.tasks_):
             pieces = x[torch.from_numpy(rows)].split(_AT_ONCE)
             logits = torch.cat([self.learner_.predict(piece, name) for piece in pieces])
-            proba[np.ix_(rows, self._book.columns(name))] = logits.softmax(1).cpu().numpy()
+            proba[np.ix_(rows, self.labels_.columns(name))] = logits.softmax(1).cpu().numpy()
         return self.classes_[proba.argmax(1)], proba
 
     # ---- files -------------------------------------------------------------------------------------------------------
-
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trained estimator, memory and all, as one safetensors file, whole or not at all."""
+        """Write the trained estimator with its memory as one safetensors file, whole or not at all."""
         self._require_fitted()
-        persistence.save(self, path)
+        model_file.save(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, device: str = "cpu", backbone: BackboneLike | None = None) -> Self:
-        """What `save` wrote, ready to predict and to go on learning; a backbone of your own must be given again."""
-        return persistence.load(cls, path, device=device, backbone=backbone)
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str = "cpu",
+        backbone: BackboneLike | None = None,
+        learner: type[Learner] | None = None,
+    ) -> Self:
+        """The estimator that `save` wrote, ready to predict and to continue learning.
+
+        Args:
+            path: the file.
+            device: auto, cpu, cuda or cuda:N.
+            backbone: the backbone, if the estimator was made with one of your own.
+            learner: the learner's class, if the estimator was made with a class instead of a name.
+        """
+        return model_file.load(cls, path, device=device, backbone=backbone, learner=learner)
 
     def __getstate__(self) -> dict[str, Any]:
-        return persistence.plain_state(super().__getstate__())
+        """All attributes, with the learner as tensors and plain values, for copies and other processes."""
+        state: dict[str, Any] = super().__getstate__()
+        learner = state.get("learner_")
+        return {**state, "learner_": learner.state_dict()} if isinstance(learner, Learner) else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        persistence.revive(self)
+        saved: Any = self.__dict__.get("learner_")
+        if saved is not None:
+            self.learner_ = self.new_learner()
+            self.learner_.load_state_dict(saved)
+
+    # ---- parameters, inputs and the learner --------------------------------------------------------------------------
+    def new_learner(self) -> Learner:
+        """A new learner with this estimator's parameters, for inputs such as those seen."""
+        spec, entry = self.input_format_.spec, self._learner_entry()
+        colour = len(spec.shape) == 3 and spec.shape[0] == 3
+        like = USER_IMAGES[0] if colour else USER_FEATURES
+        values = entry.settings(like)
+        standardise = spec.pixel_max is None if self.standardise == "auto" else bool(self.standardise)
+        values |= {"standardise": standardise, **self._learner_settings()}
+        config = build(entry.kind.config_class, values, section="settings")
+        learner = entry.kind(spec, config, seed=self.seed_, device=choose_device(self.device), backbone=self.backbone)
+        learner.name = entry.name
+        learner.engine.advice = "lower the rate"
+        return learner
+
+    def task_classes(self, task: Any) -> NDArray[Any]:
+        """The labels of a task in the order of its head's outputs, as an exported model has them."""
+        self._require_fitted()
+        if str(task) not in self.tasks_:
+            seen = ", ".join(map(repr, self.tasks_))
+            raise UnknownTaskError(f"task {str(task)!r} was never seen; tasks seen: {seen}")
+        labels: NDArray[Any] = self.classes_[self.labels_.columns(str(task))]
+        return labels
+
+    @property
+    def input_origin(self) -> NDArray[np.float64] | None:
+        """What is subtracted from feature vectors first; None: nothing."""
+        self._require_fitted()
+        return self.input_format_.origin
+
+    def _learner_entry(self) -> registry.LearnerEntry:
+        """The learner's class, name and presets."""
+        if isinstance(self.learner, str):
+            return registry.entry(self.learner)
+        if isinstance(self.learner, type) and issubclass(self.learner, Learner):
+            return registry.entry_of(self.learner, self.learner.name or self.learner.__name__.lower())
+        allowed = "a name of `scale-cl list learners` or a subclass of Learner"
+        raise ConfigError(f"learner is {self.learner!r}; give {allowed}")
+
+    def _learner_settings(self) -> dict[str, object]:
+        """The settings that the user has chosen."""
+        return dict(self.settings or {})
+
+    def _check_parameters(self) -> None:
+        for name, value in (("batch_size", self.batch_size), ("epochs", self.epochs)):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        if self.scenario not in ("task", "domain"):
+            raise ConfigError(f"scenario is {self.scenario!r}; it must be 'task' or 'domain'")
+        if self.standardise not in (True, False, "auto"):
+            raise ConfigError(f"standardise is {self.standardise!r}; it must be True, False or 'auto'")
+        self._learner_entry()
+
+    def _read(self, X: Any, y: Any, *, first: bool) -> tuple[Tensor, NDArray[Any]]:
+        """Inputs and labels of one call; the first call decides the format of the inputs and makes the learner."""
+        if y is None:
+            read_labels(y, name=f"This {type(self).__name__} estimator")
+        x, inputs = read_inputs(self, X, None if first else self.input_format_)
+        labels = read_labels(y, name=type(self).__name__)
+        check_consistent_length(x, labels)
+        if first:
+            self.input_format_ = inputs
+            self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+            if isinstance(self.random_state, int | np.integer):
+                self.seed_ = int(self.random_state)
+            self.labels_ = tasks.ClassBook(shared=self.scenario == "domain")
+            self.learner_ = self.new_learner()
+        return x, labels
+
+    def _inputs(self, X: Any) -> Tensor:
+        self._require_fitted()
+        return read_inputs(self, X, self.input_format_)[0]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "classes_")
+
+    def _require_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"This {type(self).__name__} instance is not fitted yet: call fit or partial_fit before this method"
+            )

@@ -1,29 +1,30 @@
-"""SCALE as a scikit-learn classifier, its main settings as parameters."""
+"""SCALE as a scikit-learn classifier, with its main settings as parameters."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from scale_cl.estimator.classifier import ContinualClassifier
-from scale_cl.estimator.samples import Layout
+from scale_cl.learners import registry
 from scale_cl.nets.custom_backbone import BackboneLike
+from scale_cl.streams.from_arrays import Layout
 
-_OWN = ("inner_lr", "outer_lr", "memory", "replay", "weight_average")
+_PARAMETERS = ("inner_lr", "outer_lr", "memory", "replay", "weight_average")
 
 
 class ScaleClassifier(ContinualClassifier):
-    """A classifier for tasks that arrive one after another, by SCALE.
+    """A classifier for tasks that arrive one after another, with SCALE as its learner.
 
-    Its main settings are parameters; all others go into `settings`, as in ScaleClassifier(settings={"inner_steps": 3}).
+    SCALE's main settings are parameters; others go into `settings`, as in ScaleClassifier(settings={"inner_steps": 3}).
 
     Parameters:
-        inner_lr: learning rate of the trunk and the heads; None for what suits the inputs.
-        outer_lr: learning rate of the parameter generator; None for what suits the inputs.
-        memory: samples kept of each task.
-        replay: samples replayed with each batch.
-        weight_average: decay of the weight average that predicts; 0 for none.
+        inner_lr: learning rate of the trunk and the heads; None: a default for the kind of inputs.
+        outer_lr: learning rate of the parameter generator; None: a default for the kind of inputs.
+        memory: number of samples stored per task.
+        replay: number of samples replayed per batch.
+        weight_average: decay of the weight average used for prediction; 0: no average.
         settings: further settings of SCALE by name; `scale-cl show scale` explains them.
-        others: as those of `ContinualClassifier`.
+        others: as in `ContinualClassifier`.
 
     Examples:
         >>> from sklearn.datasets import load_digits
@@ -57,25 +58,15 @@ class ScaleClassifier(ContinualClassifier):
         device: str = "cpu",
         random_state: Any = 0,
     ) -> None:
-        self.inner_lr = inner_lr
-        self.outer_lr = outer_lr
-        self.memory = memory
-        self.replay = replay
-        self.weight_average = weight_average
-        self.settings = settings
-        self.scenario = scenario
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.standardise = standardise
-        self.layout = layout
-        self.pixel_max = pixel_max
-        self.backbone = backbone
-        self.device = device
-        self.random_state = random_state
+        self.inner_lr, self.outer_lr, self.memory, self.replay = inner_lr, outer_lr, memory, replay
+        self.weight_average, self.settings, self.scenario = weight_average, settings, scenario
+        self.batch_size, self.epochs = batch_size, epochs
+        self.standardise, self.layout, self.pixel_max = standardise, layout, pixel_max
+        self.backbone, self.device, self.random_state = backbone, device, random_state
 
-    def _learner_name(self) -> str:
-        return "scale"
+    def _learner_entry(self) -> registry.LearnerEntry:
+        return registry.entry("scale")
 
     def _learner_settings(self) -> dict[str, object]:
-        chosen = {name: getattr(self, name) for name in _OWN}
+        chosen = {name: getattr(self, name) for name in _PARAMETERS}
         return {name: value for name, value in chosen.items() if value is not None} | super()._learner_settings()

@@ -1,20 +1,112 @@
-"""The `task` argument: nothing, one name for all samples, or a name for each."""
+"""Tasks of an estimator: the labels of each task's head, the `task` argument, and the inference of a sample's task."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from scale_cl.errors import InputError, UnknownTaskError
+from scale_cl.learners import Learner
+from scale_cl.memory import EpisodicMemory
 
+Label = int | float | str | bool
 INFER = "infer"
 DEFAULT = "default"
+_SAME = 1e-6  # smaller distances count as zero
 
 
+class ClassBook:
+    """Which output of each task's head stands for which label; tasks and labels are added as they appear.
+
+    With `shared` there is one head for all tasks: a task's outputs are the first n labels in order of arrival, where n
+    is the number of labels when the task was last begun.
+    """
+
+    def __init__(
+        self, *, shared: bool, labels: Sequence[Label] = (), tasks: Mapping[str, Sequence[Label]] | None = None
+    ) -> None:
+        """A book with these labels, in order of arrival, and the labels of each task."""
+        self.shared = shared
+        self._all = list(labels)
+        self._of = {name: list(own) for name, own in (tasks or {}).items()}
+        self.classes: NDArray[Any] = np.empty(0)  # all labels, sorted
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks seen, in order of arrival."""
+        return list(self._of)
+
+    def size(self, task: str) -> int:
+        """Number of outputs of a task's head."""
+        return len(self._of[task])
+
+    def add(self, task: str, values: NDArray[Any]) -> bool:
+        """Add these labels to a task; True if its head is new or grows."""
+        found = np.unique(values)
+        if len(self.classes) and (_kind(self.classes) != _kind(found)):
+            raise InputError(
+                f"labels are {_kind(found)} now and were {_kind(self.classes)} before, such as {self._all[0]!r}; "
+                "use one kind"
+            )
+        known = set(self._all)
+        self._all += [label for label in found.tolist() if label not in known]
+        self.classes = np.union1d(self.classes, found) if len(self.classes) else found
+        own = self._of.get(task)
+        new = [label for label in found.tolist() if own is None or label not in own]
+        if own is not None and not new:
+            return False
+        self._of[task] = list(self._all) if self.shared else [*(own or []), *new]
+        return True
+
+    def outputs(self, task: str, y: NDArray[Any]) -> Tensor:
+        """Labels of a task as outputs of its head, [n] int64; all must have been added."""
+        number = {label: i for i, label in enumerate(self._of[task])}
+        values, inverse = np.unique(y, return_inverse=True)
+        return torch.from_numpy(np.array([number[v] for v in values.tolist()], dtype=np.int64)[inverse])
+
+    def columns(self, task: str) -> NDArray[np.int64]:
+        """The index in `classes` of the label of each output of a task's head."""
+        place = {label: i for i, label in enumerate(self.classes.tolist())}
+        return np.array([place[label] for label in self._of[task]], dtype=np.int64)
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole book as JSON values."""
+        tasks = [[name, labels] for name, labels in self._of.items()]
+        return {"shared": self.shared, "dtype": self.classes.dtype.str, "all": self._all, "tasks": tasks}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> ClassBook:
+        """The book whose `as_json` is `content`; ValueError or TypeError if it is not one."""
+        labels = [_label(value) for value in content["all"]]
+        tasks = {str(name): [_label(value) for value in own] for name, own in content["tasks"]}
+        if len(tasks) != len(content["tasks"]) or any(set(own) - set(labels) for own in tasks.values()):
+            raise ValueError("labels and tasks do not agree")
+        book = cls(shared=bool(content["shared"]), labels=labels, tasks=tasks)
+        book.classes = np.unique(np.array(labels, dtype=np.dtype(str(content["dtype"]))))
+        if len(book.classes) != len(labels):
+            raise ValueError("labels are given twice")
+        return book
+
+
+def _kind(values: NDArray[Any]) -> str:
+    return "numbers" if values.dtype.kind in "iubf" else "strings"
+
+
+def _label(value: object) -> Label:
+    if not isinstance(value, Label):
+        raise TypeError(f"{value!r} is not a label")
+    return value
+
+
+# ---- the argument `task`: None, one name for all samples, or one per sample ------------------------------------------
 def name_to_learn(task: Any, seen: list[str]) -> str:
-    """The task that data without a name for each sample belongs to: the one named, else the only one there is."""
+    """The task of training data without a task per sample: the one named, else the only one seen."""
     if task is not None:
         return _name(task)
     if len(seen) > 1:
@@ -22,23 +114,22 @@ def name_to_learn(task: Any, seen: list[str]) -> str:
     return seen[0] if seen else DEFAULT
 
 
-def groups_to_learn(task: Any, samples: int, seen: list[str]) -> list[tuple[str, NDArray[np.int64]]]:
-    """Names of tasks in order of first appearance, and the rows of each."""
+def groups_to_learn(task: Any, samples: int) -> list[tuple[str, NDArray[np.int64]]]:
+    """The tasks of training data in order of first appearance, each with its rows."""
     if task is None or _is_one(task):
-        return [(name_to_learn(task, seen), np.arange(samples))]
+        return [(name_to_learn(task, []), np.arange(samples))]
     return _grouped([_name(name) for name in _each(task, samples)])
 
 
 def groups_to_predict(task: Any, samples: int, seen: list[str]) -> list[tuple[str, NDArray[np.int64]]]:
-    """The tasks of samples whose prediction is asked for, and the rows of each."""
+    """The tasks of samples to predict, each with its rows."""
     if task is None and len(seen) > 1:
         raise InputError(
             f"several tasks were seen ({_listed(seen)}); say which one these samples are of, task=..., "
             f"or task={INFER!r} to let the model find out"
         )
     if task is None or _is_one(task):
-        names = [seen[0] if task is None else str(task)]
-        groups = [(names[0], np.arange(samples))]
+        groups = [(seen[0] if task is None else str(task), np.arange(samples))]
     else:
         groups = _grouped([str(name) for name in _each(task, samples)])
     for name, _ in groups:
@@ -48,7 +139,7 @@ def groups_to_predict(task: Any, samples: int, seen: list[str]) -> list[tuple[st
 
 
 def asks_to_infer(task: Any) -> bool:
-    """Whether the model is to find the tasks itself."""
+    """Whether `task` is "infer": the model finds the task of each sample."""
     return isinstance(task, str) and task == INFER
 
 
@@ -78,3 +169,34 @@ def _grouped(names: list[str]) -> list[tuple[str, NDArray[np.int64]]]:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(map(repr, names[:20]))
     return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+# ---- inference of the task; docs/decisions/estimator.md has its accuracy and the alternatives ------------------------
+def task_evidence(learner: Learner, x: Tensor) -> Tensor:
+    """How well raw samples fit each task, [n, tasks]; higher is better, and only the order is meaningful.
+
+    With an episodic memory, a sample is compared with the stored samples of each task, as input and in the features
+    that the task's head sees; the nearest task wins. Without one, the confidence of each head decides.
+    """
+    x = x.to(learner.device)
+    memory = getattr(learner, "memory", None)
+    if isinstance(memory, EpisodicMemory):
+        return torch.stack([_nearness(learner, memory, x, task) for task in learner.tasks], 1)
+    return torch.stack([_confidence(learner, x, task) for task in learner.tasks], 1)
+
+
+def _nearness(learner: Learner, memory: EpisodicMemory, x: Tensor, task: str) -> Tensor:
+    """Minus the sum of log distances, of inputs and of features, to the nearest stored sample of a task."""
+    kept = memory.x[memory.rows_of(learner.tasks.index(task))]
+    if len(kept) == 0:
+        return x.new_full((len(x),), -torch.inf, dtype=torch.float32)
+    inputs = [learner.net.inputs(samples).flatten(1) for samples in (x, kept)]
+    features = [learner.features(samples, task) for samples in (x, kept)]
+    near, alike = (torch.cdist(*pair).amin(1).clamp(min=_SAME).log() for pair in (inputs, features))
+    return -(near + alike)
+
+
+def _confidence(learner: Learner, x: Tensor, task: str) -> Tensor:
+    """Minus the entropy of a task's head, relative to its maximum."""
+    log_p = learner.predict(x, task).log_softmax(1)
+    return (log_p.exp() * log_p).sum(1) / math.log(max(2, log_p.shape[1]))

@@ -1,4 +1,8 @@
-"""The experiments of the paper as data: streams, learners, and the settings that vary. The table below is all of it."""
+"""The experiments of the paper as data: streams, learners and the settings that vary, all in one table.
+
+All that the experiments need to know about learners by name stands here: which learners run where, which one is the
+upper bound, and how long a step of each takes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass
 from scale_cl.errors import ConfigError
 from scale_cl.settings import suggest
 
-Case = dict[str, object]  # settings of the learner by name, on top of the paper's for the stream
+Case = dict[str, object]  # settings of the learner by name, added to the paper's for the stream
 
 
 @dataclass(frozen=True)
@@ -19,35 +23,54 @@ class Experiment:
     line: str  # what it shows
     streams: tuple[str, ...]
     learners: tuple[str, ...]
-    cases: tuple[Case, ...] = ({},)  # every learner runs once for each
-    bounds: tuple[str, ...] = ()  # learners that run once, for comparison, as the paper's settings have them
+    cases: tuple[Case, ...] = ({},)  # every learner runs once per case
+    bounds: tuple[str, ...] = ()  # learners that run once, for comparison, with the paper's settings
     seeds: int = 5
     part: str = "continual"
-    alone: bool = False  # its times count: a seed a run, one run after another, nothing beside it
-    features: bool = False  # the features of the test samples are kept with each result
-    hidden: bool = False  # its results lie in a hidden folder: reports leave them out
+    alone: bool = False  # its times count: one seed per run, one run at a time, nothing beside it
+    features: bool = False  # features of the test samples are stored with each result
+    hidden: bool = False  # results go to a hidden folder, which reports skip
 
 
 def grid(fields: Mapping[str, Sequence[object]]) -> tuple[Case, ...]:
-    """All combinations; `lambda1+lambda2` is one axis along which both have the same value."""
+    """All combinations; `lambda1+lambda2` is one axis on which both fields have the same value."""
     axes = [[dict.fromkeys(name.split("+"), value) for value in values] for name, values in fields.items()]
     return tuple({k: v for part in point for k, v in part.items()} for point in itertools.product(*axes))
 
 
 PAPER_STREAMS = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 PAPER_LEARNERS = ("gem", "mer", "mir", "er", "ctn", "scale")
+JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
+
+# Milliseconds per step of each learner in the middle of a stream, rounded, on one core of an ordinary server:
+# on the MLP (PMNIST), on the ResNet with 32x32 images, and with 84x84 images.
+CPU_MILLISECONDS = {
+    "scale": (5, 180, 1200),
+    "scale-ema": (5, 180, 1200),
+    "er": (2.5, 110, 700),
+    "mir": (7, 240, 1600),
+    "mer": (6, 300, 2000),
+    "der": (3, 80, 550),
+    "derpp": (4, 120, 800),
+    "agem": (3, 80, 550),
+    "gem": (12, 450, 3000),
+    "ctn": (12, 370, 2500),
+    "acl": (10, 90, 600),
+    "joint": (1, 30, 200),
+    "finetune": (1, 20, 120),
+}
 
 EXPERIMENTS = {
     "main": Experiment("accuracy and forgetting of all methods", PAPER_STREAMS, PAPER_LEARNERS),
     "memory": Experiment(
-        "accuracy against the size of the memory, with joint training as the bound",
+        "accuracy against memory size, with joint training as the upper bound",
         streams=("scifar100", "sminiimagenet"),
         learners=("mer", "mir", "ctn", "scale"),
         cases=grid({"memory": (50, 100, 150, 200)}),
-        bounds=("joint",),
+        bounds=JOINT_TRAINING,
     ),
     "ablation": Experiment(
-        "SCALE whole, and without A the adversary, B DER++ and so replay, C the parameter generator",
+        "SCALE complete, and without A the adversary, B DER++ (and so replay), C the parameter generator",
         streams=("scifar10", "scifar100"),
         learners=("scale",),
         cases=({}, {"adversary": False}, {"derpp": False}, {"generator": False}),
@@ -59,10 +82,10 @@ EXPERIMENTS = {
         cases=grid({"lambda1+lambda2": (1.0, 3.0), "lambda3": (0.03, 0.09, 0.3, 0.9)}),
     ),
     "time": Experiment(
-        "execution times, one run after another with nothing beside it", PAPER_STREAMS, PAPER_LEARNERS, alone=True
+        "execution times, one run at a time with nothing beside it", PAPER_STREAMS, PAPER_LEARNERS, alone=True
     ),
     "search": Experiment(
-        "hyper-parameters over a grid, on the tasks kept for search",
+        "hyper-parameter grid, on the tasks reserved for search",
         streams=("pmnist", "scifar100", "sminiimagenet"),
         learners=("scale",),
         cases=grid(
@@ -92,7 +115,7 @@ ALL = "all"
 
 
 def chosen(name: str) -> dict[str, Experiment]:
-    """The experiment called `name`, or all of them."""
+    """The experiment named `name`, or all of them for `all`."""
     if name == ALL:
         return dict(EXPERIMENTS)
     if name not in EXPERIMENTS:

@@ -1,17 +1,25 @@
-"""What an engine is: something that carries out planned runs somewhere and says how each ended."""
+"""Execute a plan: what an engine is, which ones there are, and the numbers that a plan has produced so far."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from scale_cl.experiments.planning import PlannedRun
+from scale_cl.experiments.definitions import EXPERIMENTS
+from scale_cl.experiments.result_index import Finished, scan
+from scale_cl.results import RunResult, percent
+
+if TYPE_CHECKING:  # the processes of an engine import this module before torch
+    from scale_cl.experiments.planning import ExperimentCell, ExperimentPlan, PlannedRun
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: with a result in its folder, or with an error in a line."""
+    """How a run ended: with a result in its folder, or with a one-line error."""
 
     run: PlannedRun
     seconds: float
@@ -19,24 +27,122 @@ class Outcome:
 
 
 class Listener(Protocol):
-    """Who is told how runs go."""
+    """Receives the progress of runs."""
 
     def progressed(self, run: PlannedRun, fraction: float) -> None:
-        """A run has done this much of its steps, from 0 to 1; told about once a second."""
-        ...
+        """A run has done this fraction of its steps; called about once a second."""
 
     def retried(self, run: PlannedRun, reason: str) -> None:
-        """What carried out a run has died, which is no fault of the run; it begins again."""
-        ...
+        """The worker of a run died, which is not the fault of the run; the run starts again."""
 
     def ended(self, outcome: Outcome) -> None:
         """A run has ended."""
-        ...
 
 
 class Engine(Protocol):
-    """Carries out runs. A run that fails, or whose process dies too often, is an outcome like any other."""
+    """Executes runs. A run that fails, or whose process dies too often, is an outcome like any other."""
 
     def execute(self, runs: Sequence[PlannedRun], *, slots: int, listener: Listener) -> None:
-        """Do all runs, at most `slots` at once; returns when all have ended."""
-        ...
+        """Execute all runs, at most `slots` at once; return when all have ended."""
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """An engine, whether it uses GPUs, and how many runs it has room for."""
+
+    engine: Engine
+    gpu: bool
+    slots: int
+
+
+@contextlib.contextmanager
+def engine_here(device: str, threads: int, data: Path | None) -> Iterator[EngineChoice]:
+    """The engine of this machine."""
+    from scale_cl.experiments import local
+    from scale_cl.training.machine import choose_device
+
+    gpu = choose_device(device).type == "cuda"
+    gpus = _gpus(device) if gpu else []
+    engine = local.LocalEngine(root=data, threads=threads, gpus=gpus)
+    yield EngineChoice(engine, gpu, local.slots(gpus=len(gpus), threads=threads))
+
+
+@contextlib.contextmanager
+def engine_on_ray(
+    device: str, threads: int, data: Path | None, address: str | None, gpu_share: float | None, retries: int | None
+) -> Iterator[EngineChoice]:
+    """The engine of a Ray cluster; without an address, a cluster of this machine is started with the first run."""
+    from scale_cl.errors import ConfigError
+    from scale_cl.experiments import local
+    from scale_cl.experiments.ray_cluster import Cluster, imported_ray
+    from scale_cl.experiments.ray_engine import GPU_SHARE, RETRIES, RayEngine
+    from scale_cl.training.machine import choose_device
+
+    imported_ray()
+    if device.startswith("cuda:"):
+        raise ConfigError(f"--device {device}: which GPU a run gets is up to Ray; use cuda")
+    with Cluster(address, gpus=device != "cpu") as cluster:
+        if address is None:
+            gpu = choose_device(device).type == "cuda"
+        else:
+            cluster.start()
+            gpu = device == "cuda" or (device == "auto" and any(node.gpus for node in cluster.nodes()))
+        share = (gpu_share or GPU_SHARE) if gpu else 0.0
+        again = RETRIES if retries is None else retries
+        engine = RayEngine(cluster, root=data, threads=threads, gpu_share=share, retries=again)
+        room = engine.slots() if address else local.slots(gpus=len(_gpus(device)) if gpu else 0, threads=threads)
+        yield EngineChoice(engine, gpu, room)
+
+
+def _gpus(device: str) -> list[str]:
+    """The GPUs to use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    if device.startswith("cuda:"):
+        return [device.removeprefix("cuda:")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """A cell of an experiment with its finished seeds."""
+
+    cell: ExperimentCell
+    result: RunResult | None  # None: no seed has finished
+
+    @property
+    def values(self) -> tuple[str, str, str, str]:
+        """ACC, FM, training seconds per seed, and the number of finished seeds."""
+        if self.result is None:
+            return "-", "-", "-", f"0 of {len(self.cell.seeds)}"
+        seconds = [seed.seconds_train for seed in self.result.seeds]
+        acc, fm = (percent(self.result.values(measure)) for measure in ("acc", "fm"))
+        there, asked = len(seconds), len(self.cell.seeds)
+        return acc, fm, percent(seconds), str(there) if there == asked else f"{there} of {asked}"
+
+
+def execute_plan(plan: ExperimentPlan, engine: Engine, *, slots: int, listener: Listener) -> None:
+    """Execute the runs of a plan: first those that may share the machine, then those that must run alone."""
+    for alone in (False, True):
+        runs = [run for run in plan.runs if run.alone == alone]
+        if runs:
+            engine.execute(runs, slots=1 if alone else slots, listener=listener)
+
+
+def finished_results(experiment: str, out: Path, *, gpu: bool) -> Finished:
+    """The finished results that count for an experiment."""
+    if EXPERIMENTS[experiment].alone:
+        return scan(out / experiment, alone="cuda" if gpu else "cpu")
+    return scan(out)
+
+
+def table_lines(plan: ExperimentPlan, experiment: str, done: Finished) -> list[TableLine]:
+    """The numbers of an experiment as they are on disk now."""
+    made = []
+    for cell in plan.experiment(experiment):
+        found = done.of(cell.key)
+        seeds = tuple(found[seed].seed for seed in cell.seeds if seed in found)
+        made.append(TableLine(cell, RunResult(seeds) if seeds else None))
+    return made

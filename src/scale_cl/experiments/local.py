@@ -1,11 +1,13 @@
-"""The engine of this machine: worker processes, each on cores of its own, that do one run after another.
+"""The engine of this machine: worker processes, each pinned to cores of its own, that execute one run after another.
 
-A worker is kept for the next run, so that libraries and data are read once; one that dies is replaced.
+A worker is reused for the next run, so that libraries and data are loaded once; one that dies is replaced. This module
+is also the program of the workers (`python -m`), so it imports torch only after the process is pinned to its cores.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import queue
@@ -15,16 +17,19 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from scale_cl.errors import ScaleClError, one_line
 from scale_cl.experiments.engine import Listener, Outcome
-from scale_cl.experiments.planning import PlannedRun
-from scale_cl.experiments.run_worker import as_message
 
-GPU_SLOTS = 2  # runs that share a GPU: while the host of one evaluates, the other keeps the device busy
+if TYPE_CHECKING:
+    from scale_cl.experiments.planning import PlannedRun
+
+GPU_SLOTS = 2  # runs per GPU: while the host of one evaluates, the other keeps the device busy
 
 
 def cores() -> list[int]:
@@ -33,20 +38,26 @@ def cores() -> list[int]:
 
 
 def slots(*, gpus: int, threads: int) -> int:
-    """How many runs go at once unless told otherwise: one a core (or a group of cores), some on each GPU."""
+    """Default number of simultaneous runs: one per core (or group of cores), `GPU_SLOTS` per GPU."""
     at_most = max(1, len(cores()) // threads)
     return min(at_most, gpus * GPU_SLOTS) if gpus else at_most
 
 
 class LocalEngine:
-    """Runs on this machine's cores or GPUs."""
+    """Executes runs on the cores or GPUs of this machine.
+
+    Its workers are processes of its own, not a `ProcessPoolExecutor`: one that dies fails a single run instead of the
+    whole pool, each is pinned to its cores before torch starts, and all end with their parent even if it is killed.
+    """
 
     def __init__(self, *, root: Path | None = None, threads: int = 1, gpus: Sequence[str] = ()) -> None:
-        """`root` is where the data lies; `gpus` are the names by which CUDA_VISIBLE_DEVICES knows the GPUs to share."""
+        """`root` is the data directory; `gpus` are the GPUs to use, as CUDA_VISIBLE_DEVICES names them."""
         self._root, self._threads, self._gpus = root, threads, list(gpus)
 
     def execute(self, runs: Sequence[PlannedRun], *, slots: int, listener: Listener) -> None:
-        """Do all runs; whatever ends this function ends every process that it started."""
+        """Execute all runs; however this function ends, it ends every process that it started."""
+        from scale_cl.experiments.run_worker import as_message
+
         waiting = deque(runs)
         answers: _Answers = queue.SimpleQueue()
         workers = [_Worker(self._place(i, slots), answers) for i in range(min(slots, len(runs)))]
@@ -60,13 +71,13 @@ class LocalEngine:
                     worker.send(as_message(run, self._root))
                 worker, process, line = answers.get()
                 if process is not worker.process:
-                    continue  # the end of one that has been replaced
+                    continue  # from a process that has been replaced
                 answer: dict[str, Any] = json.loads(line) if line else {"error": worker.last_words(), "broken": True}
                 if "fraction" in answer:
                     listener.progressed(busy[worker][0], answer["fraction"])
                     continue
                 if answer["broken"]:
-                    worker.end()  # its next run gets a new process
+                    worker.end()  # the next run gets a new process
                 if worker in busy:
                     run, began = busy.pop(worker)
                     free.append(worker)
@@ -75,26 +86,28 @@ class LocalEngine:
             for worker in workers:
                 worker.end()
 
-    def _place(self, number: int, slots: int) -> _Place:
-        """Cores and environment of the worker in a slot; with more slots than cores, nobody is pinned."""
+    def _place(self, number: int, slots: int) -> _WorkerPlace:
+        """Cores and environment of the worker in a slot; with more slots than cores, no worker is pinned."""
         own = cores()
         each = len(own) // slots if self._gpus else self._threads
         pinned = own[number * each : (number + 1) * each] if each and slots * each <= len(own) else []
         environment = {name: str(self._threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         if len(self._gpus) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = self._gpus[number % len(self._gpus)]
-        return _Place(pinned, environment)
+        return _WorkerPlace(pinned, environment)
 
 
-class _Place:
-    def __init__(self, cores: Sequence[int], environment: Mapping[str, str]) -> None:
-        self.cores, self.environment = list(cores), dict(environment)
+class _WorkerPlace(NamedTuple):
+    """Where a worker runs."""
+
+    cores: list[int]
+    environment: dict[str, str]  # variables
 
 
 class _Worker:
-    """A process at the other end of two pipes; it starts with its first run."""
+    """A process connected by two pipes; it starts with its first run."""
 
-    def __init__(self, place: _Place, answers: _Answers) -> None:
+    def __init__(self, place: _WorkerPlace, answers: _Answers) -> None:
         self.place, self._answers = place, answers
         self.process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
@@ -108,11 +121,11 @@ class _Worker:
         self._write(message)
 
     def end(self) -> None:
-        """Kill it and all that it started."""
+        """Kill the process and all that it started."""
         process, self.process = self.process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
+                os.killpg(process.pid, signal.SIGKILL)  # it leads its own process group
             process.wait()
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -122,7 +135,7 @@ class _Worker:
             self._log = None
 
     def last_words(self) -> str:
-        """Why it died, as far as that can be told."""
+        """Why the process died, as far as known."""
         code = self.process.wait() if self.process is not None else None
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         lines: list[str] = []
@@ -135,14 +148,14 @@ class _Worker:
     def _start(self) -> subprocess.Popen[str]:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         process = subprocess.Popen(
-            [sys.executable, "-m", "scale_cl.experiments.worker"],
+            [sys.executable, "-m", "scale_cl.experiments.local"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             encoding="utf-8",
             env=os.environ | self.place.environment,
-            start_new_session=True,  # Ctrl-C is for the parent, which ends the whole group
+            start_new_session=True,  # Ctrl-C goes to the parent, which ends the whole group
         )
         threading.Thread(target=self._listen, args=(process,), daemon=True).start()
         return process
@@ -152,14 +165,75 @@ class _Worker:
         with process.stdout as lines:
             for line in lines:
                 self._answers.put((self, process, line))
-        self._answers.put((self, process, ""))  # it is dead, or about to be
+        self._answers.put((self, process, ""))  # end of the process
 
     def _write(self, message: dict[str, Any]) -> None:
         assert self.process is not None
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its death is told by the other pipe
+        with contextlib.suppress(BrokenPipeError):  # the other pipe reports its death
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
 
 
 _Answers = queue.SimpleQueue[tuple[_Worker, "subprocess.Popen[str]", str]]
+
+
+def main() -> None:
+    """Worker process: read runs as JSON lines from standard input, execute them, answer in JSON lines.
+
+    It ends, with everything that it started, when its input is closed: so it never outlives its parent.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
+    messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_read_messages, args=(sys.stdin, messages), daemon=True).start()
+    own = messages.get()["cores"]
+    if own and hasattr(os, "sched_setaffinity"):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, own)
+    while True:
+        _answer(answers, messages.get())
+
+
+def reason_of(error: BaseException) -> str:
+    """An error as one line; with its class if it is not one of ours."""
+    return " ".join(str(error).split()) if isinstance(error, ScaleClError) else one_line(error)
+
+
+def _read_messages(lines: TextIO, messages: queue.SimpleQueue[dict[str, Any]]) -> None:
+    for line in lines:
+        messages.put(json.loads(line))
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _answer(answers: TextIO, message: dict[str, Any]) -> None:
+    """Execute a run; after an error that is not ours the process may be broken (its CUDA state is) and is replaced."""
+    from scale_cl.experiments.run_worker import Pace, carry_out
+
+    def tell(fraction: float) -> None:
+        print(json.dumps({"fraction": fraction}), file=answers, flush=True)
+
+    answer: dict[str, Any] = {"error": None, "broken": False}
+    try:
+        carry_out(message, Pace(tell))
+    except Exception as failure:
+        answer = {"error": reason_of(failure), "broken": not isinstance(failure, ScaleClError)}
+        traceback.print_exc()
+    clear()
+    print(json.dumps(answer), file=answers, flush=True)
+
+
+def clear() -> None:
+    """Free the memory of the run: other runs share the GPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

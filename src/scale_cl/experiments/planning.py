@@ -1,44 +1,50 @@
-"""From an experiment to the runs that are still to be done: one config and one folder each."""
+"""Plan the runs that an experiment still needs: config, folder, estimated time, and the command that repeats it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scale_cl.errors import ConfigError
-from scale_cl.experiments import estimate
-from scale_cl.experiments.definitions import Case, Experiment
-from scale_cl.experiments.identity import identity
-from scale_cl.experiments.result_index import Finished, Found, must_stay, scan
+from scale_cl.experiments.definitions import CPU_MILLISECONDS, Case, Experiment
+from scale_cl.experiments.result_index import Finished, Found, identity, must_stay, scan
+from scale_cl.files import first_free
 from scale_cl.learners import registry as learners
+from scale_cl.learners.presets import DEFAULT_PRESET
+from scale_cl.plugins import is_reference
 from scale_cl.settings import field_names
 from scale_cl.streams import catalog as streams
-from scale_cl.training.config import Config, require_known, resolve
+from scale_cl.training.config import Config, require_stream, resolve
+from scale_cl.training.run_directory import RunDirectory
 
 HIDDEN = ".runs"
+_UNKNOWN_LEARNER = (5.0, 200, 1000)  # milliseconds per step, as CPU_MILLISECONDS
+_GPU_SPEEDUP = (0.7, 20, 60)  # of an H200 with one seed against that core; small steps wait for the host
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None where the experiment's own definition holds."""
+    """What the user asked for; None: as the experiment defines it."""
 
     out: Path
     streams: tuple[str, ...] | None = None
     learners: tuple[str, ...] | None = None
     seeds: tuple[int, ...] | None = None
-    cases: tuple[Case, ...] | None = None  # a grid of one's own, for `search`
+    cases: tuple[Case, ...] | None = None  # a grid given by the user, for `search`
     tasks: int | None = None
     device: str = "auto"
     threads: int = 1
     assignments: tuple[str, ...] = ()
-    strict: bool = True  # False: what does not fit an experiment is left out of it (several experiments at once)
+    preset: str | None = None
+    strict: bool = True  # False (several experiments at once): skip what does not fit an experiment
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: everything about it is in its config; what it makes goes into its folder."""
+    """One run: its config, and the folder that its result goes to."""
 
     experiment: str
     config: Config
@@ -56,15 +62,15 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One entry of an experiment's table: a learner with its settings on a stream, over all seeds."""
+class ExperimentCell:
+    """One cell of an experiment's table: a learner with its settings on a stream, over all seeds."""
 
     experiment: str
     config: Config  # of its first seed
     case: Case
     seeds: tuple[int, ...]
-    done: dict[int, Found]  # what was there before
-    elsewhere: tuple[int, ...]  # seeds that an earlier experiment of the same plan runs
+    done: dict[int, Found]  # results that existed before
+    elsewhere: tuple[int, ...]  # seeds that an earlier experiment of the plan runs
     runs: tuple[PlannedRun, ...]
 
     @property
@@ -74,34 +80,34 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Identity of its runs."""
+        """The identity of its runs."""
         return key_of(self.config)
 
 
 @dataclass
-class Plan:
-    """All cells of the experiments asked for."""
+class ExperimentPlan:
+    """The cells of all requested experiments."""
 
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[ExperimentCell] = field(default_factory=list)
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """What is to be done, in order."""
+        """All runs still to be done, in order."""
         return [run for cell in self.cells for run in cell.runs]
 
-    def experiment(self, name: str) -> list[Cell]:
+    def experiment(self, name: str) -> list[ExperimentCell]:
         """The cells of one experiment."""
         return [cell for cell in self.cells if cell.experiment == name]
 
 
-def plan(experiments: dict[str, Experiment], request: Request, *, gpu: bool) -> Plan:
-    """Plan experiments; what lies finished below `request.out`, or is planned already, is not planned again."""
-    made = Plan()
+def plan(experiments: dict[str, Experiment], request: Request, *, gpu: bool) -> ExperimentPlan:
+    """Plan experiments; runs finished below `request.out`, or planned already, are skipped."""
+    made = ExperimentPlan()
     beside = scan(request.out)
     coming: dict[str, set[int]] = {}
     taken: set[Path] = set()
     for name, experiment in experiments.items():
-        # A time is only good for the experiment that asked for it, and on its device.
+        # A time counts only for the experiment that measured it, and on its device.
         there = scan(request.out / name, alone="cuda" if gpu else "cpu") if experiment.alone else beside
         planned = {} if experiment.alone else coming
         for config, case in _configs(name, experiment, request):
@@ -113,7 +119,7 @@ def plan(experiments: dict[str, Experiment], request: Request, *, gpu: bool) -> 
 
 
 def variant(learner: str, case: Case) -> str:
-    """`scale memory=100`: a learner and what is particular about it."""
+    """`scale memory=100`: a learner and the settings of its case."""
     return " ".join([learner, *(f"{name}={_text(value)}" for name, value in case.items())])
 
 
@@ -125,24 +131,21 @@ def _configs(name: str, experiment: Experiment, request: Request) -> Iterable[tu
     chosen = request.learners or (*experiment.learners, *experiment.bounds)
     cases = request.cases or experiment.cases
     for learner in chosen:
-        require_known("learner", learner, learners.names())
+        learners.OUTSIDE.give(learner)
+        learners.config_class(learner)  # raises ConfigError for an unknown learner
     for stream in request.streams or experiment.streams:
-        require_known("stream", stream, streams.names())
+        require_stream(stream, typed=True)
         if experiment.part == "search" and streams.entry(stream).search == 0:
             if request.strict:
                 raise ConfigError(f"{stream} has no tasks kept for search: leave it out of `{name}`")
             continue
         for learner in chosen:
             own: Sequence[Case] = ({},) if learner in experiment.bounds else cases
-            if not request.strict and not _fits(learner, own):
+            known = field_names(learners.config_class(learner))
+            if not request.strict and not all(name in known for case in own for name in case):
                 continue
             for case in own:
                 yield _config(experiment, stream, learner, case, request), case
-
-
-def _fits(learner: str, cases: Sequence[Case]) -> bool:
-    known = field_names(learners.config_class(learner))
-    return all(name in known for case in cases for name in case)
 
 
 def _config(experiment: Experiment, stream: str, learner: str, case: Case, request: Request) -> Config:
@@ -154,7 +157,8 @@ def _config(experiment: Experiment, stream: str, learner: str, case: Case, reque
         if request.tasks > there and request.strict:
             raise ConfigError(f"tasks is {request.tasks}; the {experiment.part} part of {stream} has {there}")
         options["stream.tasks"] = min(request.tasks, there)
-    return resolve(stream=stream, learner=learner, options=options, assignments=request.assignments)
+    given, preset = request.assignments, request.preset
+    return resolve(stream=stream, learner=learner, options=options, assignments=given, preset=preset)
 
 
 def _cell(
@@ -168,7 +172,7 @@ def _cell(
     taken: set[Path],
     *,
     gpu: bool,
-) -> Cell:
+) -> ExperimentCell:
     seeds = request.seeds if request.seeds is not None else tuple(range(experiment.seeds))
     key = key_of(config)
     done = {seed: found for seed, found in there.of(key).items() if seed in seeds}
@@ -176,19 +180,22 @@ def _cell(
     missing = [seed for seed in seeds if seed not in done and seed not in planned]
     elsewhere = tuple(seed for seed in seeds if seed in planned and seed not in done)
     planned.update(missing)
-    base = request.out / name / (HIDDEN if experiment.hidden else "") / _stream_folder(config)
+    tasks, stream = config.stream.tasks, config.stream.short_name
+    base = request.out / name / (HIDDEN if experiment.hidden else "")
+    base /= stream if tasks is None else f"{stream}-{tasks}-tasks"
+    base /= re.sub(r"[^\w.=+-]", "_", variant(config.learner_name, case).replace(" ", "-"))[:150].lstrip(".")
     runs = []
     for group in groups(missing, together=gpu and not experiment.alone):
-        where = base / _safe(variant(config.learner_name, case).replace(" ", "-")) / _seeds_folder(group)
-        folder = _free(where, lambda path: path in taken or must_stay(path))
+        where = base / (f"seed-{group[0]}" if len(group) == 1 else f"seeds-{group[0]}-{group[-1]}")
+        folder = first_free(where, lambda path: path in taken or must_stay(path))
         taken.add(folder)
         own = _with_seeds(config, group)
         runs.append(PlannedRun(name, own, request.out, folder, experiment.alone, experiment.features))
-    return Cell(name, _with_seeds(config, [seeds[0]]), case, tuple(seeds), done, elsewhere, tuple(runs))
+    return ExperimentCell(name, _with_seeds(config, [seeds[0]]), case, tuple(seeds), done, elsewhere, tuple(runs))
 
 
 def groups(seeds: Sequence[int], *, together: bool) -> list[list[int]]:
-    """Seeds that share a run: on a GPU those that follow one another, side by side; on a CPU each has its own."""
+    """Seeds that share a run: consecutive ones if `together` (on a GPU, side by side), else one per run."""
     found: list[list[int]] = []
     for seed in sorted(seeds):
         if together and found and found[-1][-1] == seed - 1:
@@ -202,46 +209,96 @@ def _with_seeds(config: Config, seeds: Sequence[int]) -> Config:
     return replace(config, run=replace(config.run, seed=seeds[0], seeds=len(seeds)))
 
 
-def config_of(values: dict[str, dict[str, object]]) -> Config:
-    """The config whose `as_dict` these are."""
-    return resolve(options={f"{section}.{k}": v for section, part in values.items() for k, v in part.items()})
-
-
 def key_of(config: Config) -> str:
-    """Identity of the runs of a config."""
-    return identity(config.as_dict(), estimate.tasks(config))
-
-
-def _stream_folder(config: Config) -> str:
-    tasks = config.stream.tasks
-    return config.stream.name if tasks is None else f"{config.stream.name}-{tasks}-tasks"
-
-
-def _seeds_folder(seeds: Sequence[int]) -> str:
-    return f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-{seeds[-1]}"
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w.=+-]", "_", name)[:150].lstrip(".")
-
-
-def _free(folder: Path, is_taken: Callable[[Path], bool]) -> Path:
-    """`folder`, or the first of its numbered siblings that holds nothing to be kept."""
-    number, candidate = 1, folder
-    while is_taken(candidate):
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
-    return candidate
+    """The identity of the runs of a config."""
+    return identity(config.as_dict(), task_count(config))
 
 
 def total_seconds(runs: Sequence[PlannedRun], *, slots: int, gpu: bool) -> float:
-    """Rough time of these runs; a seed beside others on a GPU costs about a third of one alone."""
-    beside = sum(_seconds(run, gpu=gpu) for run in runs if not run.alone)
-    alone = sum(_seconds(run, gpu=gpu) for run in runs if run.alone)
-    return beside / max(1, slots) + alone
+    """Rough time of these runs; on a GPU each further seed of a run costs about a third of the first."""
+    total = 0.0
+    for run in runs:
+        seeds = len(run.config.seeds)
+        seconds = estimated_seconds(run.config, gpu=gpu) * (1 + (seeds - 1) / 3 if gpu else seeds)
+        total += seconds if run.alone else seconds / max(1, slots)
+    return total
 
 
-def _seconds(run: PlannedRun, *, gpu: bool) -> float:
-    seeds = len(run.config.seeds)
-    shared = 1 + (seeds - 1) / 3 if gpu else seeds
-    return estimate.seconds(run.config, gpu=gpu) * shared
+def task_count(config: Config) -> int:
+    """The number of tasks of a config of a catalogued stream."""
+    entry = streams.entry(config.stream.name)
+    there = {"continual": entry.continual, "search": entry.search, "all": entry.tasks}[config.stream.part]
+    return min(config.stream.tasks or there, there)
+
+
+def step_count(config: Config) -> int:
+    """Training steps of one seed."""
+    entry, tasks = streams.entry(config.stream.name), task_count(config)
+    epochs = int(getattr(config.learner, "epochs", 1))
+    batch = config.run.batch_size
+    if learners.entry(config.learner_name).kind.order == "shuffled":  # batches cross the boundaries of tasks
+        return epochs * -(-tasks * entry.train // batch)
+    return epochs * tasks * -(-entry.train // batch)
+
+
+def estimated_seconds(config: Config, *, gpu: bool) -> float:
+    """Rough time of one seed, alone on one core or GPU."""
+    kind = {"digits": 0, "pmnist": 0, "sminiimagenet": 2}.get(config.stream.name, 1)
+    milliseconds = CPU_MILLISECONDS.get(config.learner_name, _UNKNOWN_LEARNER)[kind]
+    return step_count(config) * milliseconds / 1000 / (_GPU_SPEEDUP[kind] if gpu else 1)
+
+
+def rerun_arguments(run: PlannedRun, root: Path | None) -> list[str]:
+    """Arguments of `scale-cl` that repeat one run: `run`, or `reproduce` for a run that must run alone."""
+    if run.alone:
+        words = _reproduce_arguments(run)
+    else:
+        words = ["run", "--stream", run.config.stream.name, "--learner", run.config.learner_name]
+        words += [*_preset(run.config), *_settings(run.config), "--out", str(run.folder)]
+    return words if root is None else [*words, "--data", str(root)]
+
+
+def rerun_command(run: PlannedRun, root: Path | None) -> str:
+    """The shell command that repeats one run, or continues it if it has left a checkpoint."""
+    unfinished = not run.alone and RunDirectory(run.folder).unfinished
+    words = ["resume", str(run.folder), *_references(run.config)] if unfinished else rerun_arguments(run, root)
+    return shlex.join(["scale-cl", *words])
+
+
+def _reproduce_arguments(run: PlannedRun) -> list[str]:
+    """Naming stream, learner and seeds is enough: what is finished is skipped."""
+    config = run.config
+    words = ["reproduce", run.experiment, "--streams", config.stream.name, "--learners", config.learner_name]
+    words += ["--seeds", "".join(f"{seed}," for seed in config.seeds)]
+    if config.stream.tasks is not None:
+        words += ["--tasks", str(config.stream.tasks)]
+    if config.run.device != "auto":
+        words += ["--device", config.run.device]
+    return [*words, *_preset(config), "--out", str(run.out)]
+
+
+def _references(config: Config) -> list[str]:
+    """Options that name stream, learner and backbone again where they are no names but references."""
+    named = {"stream": config.stream.name, "learner": config.learner_name, "backbone": config.learner.backbone}
+    return [word for option, name in named.items() if is_reference(name) for word in (f"--{option}", name)]
+
+
+def _preset(config: Config) -> list[str]:
+    return [] if config.preset == DEFAULT_PRESET else ["--preset", config.preset]
+
+
+def _settings(config: Config) -> list[str]:
+    """`--set` for every setting that differs from a plain run of the preset."""
+    usual = resolve(stream=config.stream.name, learner=config.learner_name, preset=config.preset).as_dict()
+    words = []
+    for section, values in config.as_dict().items():
+        for name, value in values.items():
+            if value != usual[section][name]:
+                words += ["--set", f"{section}.{name}={_setting_text(value)}"]
+    return words
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(_setting_text(member) for member in value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,42 +1,47 @@
-"""The engine of a Ray cluster: every run is a task that takes a share of some node.
+"""The engine of a Ray cluster: every run is a Ray task that takes a share of some node.
 
-All nodes must see the same --out, where results go, and the same data root, under the same paths, and must have the
-same version of this package. What Ray says about a run is not believed: it is done when its whole result lies in its
-folder. A run whose worker or node dies begins again, a few times; one that fails by its own error does not.
+All nodes must see the same --out and the same data directory under the same paths and have the same version of this
+package. A run counts as done when its whole result is in its folder, whatever Ray reports. A run whose worker or node
+dies starts again, a few times; one that fails by its own error does not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scale_cl import __version__
+from scale_cl import __version__, errors
 from scale_cl.errors import ConfigError
-from scale_cl.experiments import ray_worker
 from scale_cl.experiments.engine import Listener, Outcome
+from scale_cl.experiments.local import clear, reason_of
 from scale_cl.experiments.planning import PlannedRun
 from scale_cl.experiments.ray_cluster import Cluster, Share, imported_ray
-from scale_cl.experiments.run_worker import as_message, is_done
+from scale_cl.experiments.run_worker import Pace, as_message, carry_out, is_done
 
 RETRIES = 3
-GPU_SHARE = 0.5  # of a run: while the host of one evaluates, another keeps the device busy
-_POLL = 1.0  # seconds from one look at the runs to the next
-_STORAGE_PATIENCE = 60.0  # seconds that a file written by another node may take to be seen here
-_NO_NODE_PATIENCE = 120.0  # seconds without any node that is large enough
+GPU_SHARE = 0.5  # per run: while the host of one evaluates, another keeps the device busy
+_POLL = 1.0  # seconds between checks of the runs
+_STORAGE_PATIENCE = 60.0  # seconds until a file written by another node must be visible here
+_NO_NODE_PATIENCE = 120.0  # seconds without a node that is large enough
+_LOCK_PATIENCE = 60.0  # seconds that a folder may stay locked by a dying worker, perhaps on a lost node
 
 
 @dataclass(frozen=True)
 class _Attempt:
+    """One attempt at a run."""
+
     run: PlannedRun
     share: Share
     number: int = 1
-    began: float = 0.0  # the first of them
+    began: float = 0.0  # start of the first attempt
 
     @property
     def name(self) -> str:
@@ -47,7 +52,7 @@ class _Attempt:
 
 
 class RayEngine:
-    """Runs on the nodes of a cluster."""
+    """Executes runs on the nodes of a cluster."""
 
     def __init__(
         self,
@@ -58,13 +63,13 @@ class RayEngine:
         gpu_share: float = 0.0,
         retries: int = RETRIES,
     ) -> None:
-        """`root` is where the data lies, on every node; `gpu_share` of a GPU is given to a run, 0 for the CPU."""
+        """`root` is the data directory, on every node; `gpu_share` is the fraction of a GPU per run, 0 for the CPU."""
         self._cluster, self._root, self._retries = cluster, root, retries
         self._share = Share(threads, gpu_share)
         self._storage_patience = _STORAGE_PATIENCE
 
     def slots(self) -> int:
-        """How many runs the cluster has room for; ConfigError if not for one."""
+        """How many runs the cluster has room for; ConfigError if it has no room for one."""
         self._cluster.start()
         nodes = self._cluster.nodes()
         room = sum(self._share.times_in(node) for node in nodes)
@@ -74,13 +79,13 @@ class RayEngine:
         return room
 
     def execute(self, runs: Sequence[PlannedRun], *, slots: int, listener: Listener) -> None:
-        """Do all runs; whatever ends this function ends every run that has begun."""
+        """Execute all runs; however this function ends, it ends every run that has started."""
         self.slots()
         ray = imported_ray()
-        board = ray_worker.new_board(ray)
+        board = new_board(ray)
         waiting = deque(_Attempt(run, self._share) for run in runs)
         busy: dict[Any, _Attempt] = {}
-        room = _Room(self._cluster)
+        room = _NodeWatch(self._cluster)
         try:
             while waiting or busy:
                 while waiting and len(busy) < slots:
@@ -105,7 +110,7 @@ class RayEngine:
                 ray.kill(board)
 
     def _share_of(self, run: PlannedRun) -> Share:
-        """A run whose time counts takes all CPUs of the largest node, and a whole GPU: nothing goes beside it."""
+        """The share of a run; one that must run alone takes all CPUs of the largest node and a whole GPU."""
         if not run.alone:
             return self._share
         large_enough = [node for node in self._cluster.nodes() if self._share.times_in(node)]
@@ -114,25 +119,25 @@ class RayEngine:
 
     def _submit(self, ray: Any, attempt: _Attempt, board: Any) -> Any:
         environment = {name: str(self._share.cpus) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        if self._root is None and os.environ.get("SCALE_CL_DATA"):  # a node has an environment of its own
+        if self._root is None and os.environ.get("SCALE_CL_DATA"):  # nodes have their own environment
             environment["SCALE_CL_DATA"] = str(Path(os.environ["SCALE_CL_DATA"]).absolute())
-        work = ray.remote(
+        task = ray.remote(
             num_cpus=attempt.share.cpus,
             num_gpus=attempt.share.gpus,
-            max_retries=0,  # retries are counted and told here
-            max_calls=1 if attempt.share.gpus else 0,  # what a run leaves on a GPU goes with its process
+            max_retries=0,  # retries are counted and reported here
+            max_calls=1 if attempt.share.gpus else 0,  # GPU memory is freed with the process
             runtime_env={"env_vars": environment},
-        )(ray_worker.work)
+        )(work)
         message = as_message(attempt.run, self._root) | {"version": __version__}
-        return work.options(name=attempt.run.title).remote(message, board, attempt.name)
+        return task.options(name=attempt.run.title).remote(message, board, attempt.name)
 
     def _ended(self, ray: Any, task: Any, attempt: _Attempt, listener: Listener) -> _Attempt | None:
-        """Tell how an attempt ended; returns the next one if there is to be one."""
+        """Report how an attempt ended; return the next attempt if there is one."""
         try:
             answer: dict[str, Any] = ray.get(task)
         except Exception as error:
-            reason = _one_line(error)
-            if is_done(attempt.run):  # it died with its work done
+            reason = errors.one_line(getattr(error, "cause", None) or error)  # Ray's own errors are pages long
+            if is_done(attempt.run):  # it died after its work was done
                 _tell_end(attempt, None, listener)
             elif not _is_death(ray, error):
                 _tell_end(attempt, reason, listener)
@@ -153,24 +158,24 @@ class RayEngine:
         return None
 
     def _seen(self, run: PlannedRun) -> bool:
-        """Whether the result is there; shared storage may take a while to show what another node wrote."""
+        """Whether the result is visible here; shared storage may take a while."""
         deadline = time.monotonic() + self._storage_patience
         while not is_done(run):
             if time.monotonic() > deadline:
-                self._storage_patience = 0.0  # nobody else is waited for
+                self._storage_patience = 0.0  # do not wait for other runs
                 return False
             time.sleep(0.2)
         return True
 
 
-class _Room:
-    """Looks now and then whether there still is a node for what waits for one."""
+class _NodeWatch:
+    """Watches whether a node is left for the runs that wait for one."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._seen = cluster, time.monotonic()
 
     def lost(self, wanted: Sequence[Share]) -> bool:
-        """Whether no node has been large enough for any of these for a long time."""
+        """Whether no node has been large enough for any of these shares for a long time."""
         nodes = self._cluster.nodes()
         if any(share.times_in(node) for share in wanted for node in nodes):
             self._seen = time.monotonic()
@@ -178,7 +183,7 @@ class _Room:
 
 
 def _pass_on(ray: Any, board: Any, busy: dict[Any, _Attempt], listener: Listener) -> None:
-    with contextlib.suppress(ray.exceptions.RayError):  # a board that is being restarted has nothing to say
+    with contextlib.suppress(ray.exceptions.RayError):  # a board that is restarting has no news
         news: dict[str, float] = ray.get(board.read.remote(), timeout=_POLL)
         for attempt in busy.values():
             if attempt.name in news:
@@ -195,14 +200,46 @@ def _stop(ray: Any, task: Any) -> None:
 
 
 def _is_death(ray: Any, error: Exception) -> bool:
-    """Whether the worker, or its node, is to blame; what the task raised, or Ray refused to start, is not."""
+    """Whether the worker or its node died; an error raised by the task, or a refusal of Ray, is not a death."""
     kinds = ray.exceptions
     own = (kinds.RayTaskError, kinds.TaskCancelledError, kinds.RuntimeEnvSetupError, kinds.TaskUnschedulableError)
     return isinstance(error, kinds.RayError) and not isinstance(error, own)
 
 
-def _one_line(error: Exception) -> str:
-    """Ray's errors are pages long; the first sentence says what happened."""
-    cause = getattr(error, "cause", None) or error
-    text = " ".join(str(cause).split())
-    return f"{type(cause).__name__}: {text}"[:300]
+def work(message: dict[str, Any], board: Any, attempt: str) -> dict[str, Any]:
+    """On a node: execute the run of a message; return the node and the error, if any."""
+    answer = {"node": socket.gethostname(), "error": None}
+    if message["version"] != __version__:
+        there, here = message["version"], __version__
+        return answer | {"error": f"{answer['node']} has scale-cl {here}, but {there} asked: install the same on all"}
+
+    def tell(fraction: float) -> None:
+        with contextlib.suppress(Exception):  # a lost board must not stop the run
+            board.tell.remote(attempt, fraction)
+
+    try:
+        carry_out(message, Pace(tell), patience=_LOCK_PATIENCE)
+    except Exception as failure:
+        traceback.print_exc()  # to Ray's log of this worker
+        answer |= {"error": reason_of(failure)}
+    clear()
+    return answer
+
+
+def new_board(ray: Any) -> Any:
+    """An actor that holds the progress of all attempts; it takes no CPU and stays on the driver's node."""
+
+    class Board:  # local, so that Ray sends the class itself and its process need not import this package
+        def __init__(self) -> None:
+            self.fractions: dict[str, float] = {}
+
+        def tell(self, attempt: str, fraction: float) -> None:
+            self.fractions[attempt] = fraction
+
+        def read(self) -> dict[str, float]:
+            return self.fractions
+
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(Board).remote()

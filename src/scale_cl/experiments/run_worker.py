@@ -1,25 +1,24 @@
-"""Carrying out one run, wherever an engine has put it: train, and leave a result in its folder."""
+"""Execute one run, on whichever machine an engine has put it: train, and write the result to its folder."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scale_cl import files, training
-from scale_cl.errors import OutputInUseError, ResultError
-from scale_cl.experiments.features import train_and_keep_features
-from scale_cl.experiments.planning import PlannedRun, config_of, key_of
-from scale_cl.experiments.rerun_command import arguments
+from scale_cl import training
+from scale_cl.experiments.claims import keep_features
+from scale_cl.experiments.planning import PlannedRun, key_of, rerun_arguments
 from scale_cl.experiments.result_index import ALONE, Finished
-from scale_cl.results import RunResult
-from scale_cl.training import NoObserver, Observer, checkpointing, run_note
-from scale_cl.training.environment import describe
-from scale_cl.training.machine import choose_device
+from scale_cl.plugins import give_references, given_references
+from scale_cl.training import Event, Listener
+from scale_cl.training.config import Config
+from scale_cl.training.events import Started, Stepped
+from scale_cl.training.run_directory import RunDirectory
 
-_PATIENCE = 10.0  # seconds that the folder of a process which was killed may stay locked
+_PATIENCE = 10.0  # seconds that the folder may stay locked by a process that was killed
 
 
 def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
@@ -27,50 +26,49 @@ def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
     return {
         "experiment": run.experiment,
         "config": run.config.as_dict(),
+        "preset": run.config.preset,
+        "references": given_references(),
         "out": str(run.out.absolute()),
         "folder": str(run.folder.absolute()),
         "alone": run.alone,
         "features": run.features,
         "root": None if root is None else str(root.absolute()),
-        "words": arguments(run, root),  # with paths as they were given, for the record
+        "words": rerun_arguments(run, root),  # with paths as they were given, for the record
     }
 
 
-def carry_out(message: dict[str, Any], observer: Observer | None = None, *, patience: float | None = None) -> None:
+def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, patience: float | None = None) -> None:
     """Do the run of a message; when this returns, its folder holds a valid result.
 
-    For `patience` seconds, a few unless told otherwise, the folder may be locked by a process that is being ended.
+    A run that was killed continues from its checkpoints, unless its time counts: that starts again. For `patience`
+    seconds, 10 by default, the folder may be locked by a process that is being ended.
     """
+    give_references(message["references"])
     run = PlannedRun(
         message["experiment"],
-        config_of(message["config"]),
+        Config.from_dict(message["config"], preset=message["preset"]),
         Path(message["out"]),
         Path(message["folder"]),
         bool(message["alone"]),
         bool(message["features"]),
     )
-    root = None if message["root"] is None else Path(message["root"])
-    with _locked(run.folder, _PATIENCE if patience is None else patience):
-        if not is_done(run):
-            _remove_half_written(run.folder)
-            _train(run, root, message["words"], observer)
-
-
-def _train(run: PlannedRun, root: Path | None, words: list[str], observer: Observer | None) -> None:
-    began = time.perf_counter()
+    on_trained = None
     if run.features:
-        seeds = train_and_keep_features(run.config, run.folder, root, observer)
-    else:
-        seeds = training.run(run.config, root=root, observer=observer)
-    seconds = time.perf_counter() - began
-    environment = describe(choose_device(run.config.run.device), run.config.run.threads, words)
-    environment |= {ALONE: run.alone, "experiment": run.experiment}
-    try:
-        RunResult(tuple(seeds), environment, seconds).write(run.folder)
-    except OSError as error:
-        raise ResultError(f"the result cannot be written to {run.folder}: {error.strerror or error}") from error
-    run_note.remove(run.folder)  # an interrupted `scale-cl run` of the same folder may have left them
-    checkpointing.remove_all(run.folder)
+        (_,) = run.config.seeds  # a folder holds the features of one seed
+        on_trained = partial(keep_features, run.folder)
+    with RunDirectory(run.folder).claimed(force=True, patience=_PATIENCE if patience is None else patience) as folder:
+        if not is_done(run):
+            training.run(
+                run.config,
+                folder,
+                data=None if message["root"] is None else Path(message["root"]),
+                resume=not run.alone,
+                force=True,
+                on_event=on_event,
+                on_trained=on_trained,
+                arguments=message["words"],
+                environment={ALONE: run.alone, "experiment": run.experiment},
+            )
 
 
 def is_done(run: PlannedRun) -> bool:
@@ -80,56 +78,16 @@ def is_done(run: PlannedRun) -> bool:
     return set(run.config.seeds) <= set(there.of(key_of(run.config)))
 
 
-def _remove_half_written(folder: Path) -> None:
-    """What a process that was killed while it wrote has left under temporary names."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, patience: float) -> Iterator[None]:
-    """Hold the folder; leave no empty one behind when nothing was written."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    with contextlib.ExitStack() as stack:
-        stack.callback(_remove_empty, made)
-        stack.enter_context(_lock(folder, patience))
-        yield
-
-
-def _lock(folder: Path, patience: float) -> contextlib.ExitStack:
-    deadline = time.monotonic() + patience
-    while True:
-        stack = contextlib.ExitStack()
-        try:
-            stack.enter_context(files.lock(folder / ".lock"))
-        except OutputInUseError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        except OSError as error:
-            raise OutputInUseError(f"{folder} cannot be written to: {error.strerror or error}") from None
-        else:
-            return stack
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:  # innermost first
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-class Pace(NoObserver):
-    """Tells how much of a run's steps is done, from 0 to 1, about once a second."""
+class Pace:
+    """A listener that reports the fraction of a run's steps that are done, about once per second."""
 
     def __init__(self, tell: Callable[[float], None]) -> None:
         self._tell, self._steps, self._told = tell, 1, time.monotonic()
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        """Note how many steps there are."""
-        self._steps = max(1, steps)
-
-    def stepped(self, steps: int) -> None:
-        """Tell, unless it was told just now."""
-        if time.monotonic() - self._told >= 1:
+    def __call__(self, event: Event) -> None:
+        """Report the fraction, unless it was reported just now."""
+        if isinstance(event, Started):
+            self._steps = max(1, event.steps)
+        elif isinstance(event, Stepped) and time.monotonic() - self._told >= 1:
             self._told = time.monotonic()
-            self._tell(steps / self._steps)
+            self._tell(event.steps / self._steps)

@@ -1,4 +1,4 @@
-"""The search of hyper-parameters: a grid read from the command line, and the winner as a config for `run`."""
+"""Hyper-parameter search: the grid from the command line, and the best point as a config for `run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from scale_cl import files
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import Case, grid
-from scale_cl.experiments.planning import Cell
+from scale_cl.experiments.planning import ExperimentCell
 from scale_cl.experiments.result_index import Finished
 from scale_cl.learners import registry as learners
 from scale_cl.settings import parse_assignment, parse_text
@@ -31,7 +31,7 @@ class Winner:
     accuracy: float
     finished: int
     points: int
-    config: Path  # what `run --config` takes
+    config: Path  # a file for `run --config`
 
 
 def read_grid(texts: Iterable[str], learner: str) -> tuple[Case, ...]:
@@ -51,21 +51,21 @@ def read_grid(texts: Iterable[str], learner: str) -> tuple[Case, ...]:
     return grid(axes)
 
 
-def winners(cells: Iterable[Cell], done: Finished, out: Path) -> list[Winner]:
-    """Rank the points of every grid and write `OUT/search/STREAM-LEARNER.yaml` (the best) and `.json` (all of them)."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
+def winners(cells: Iterable[ExperimentCell], done: Finished, out: Path) -> list[Winner]:
+    """Rank the points of every grid; write `OUT/search/STREAM-LEARNER.yaml` (the best) and `.json` (all points)."""
+    groups: dict[tuple[str, str], list[ExperimentCell]] = {}
     for cell in cells:
         groups.setdefault((cell.config.stream.name, cell.config.learner_name), []).append(cell)
     found = [_winner(stream, learner, group, done, out) for (stream, learner), group in groups.items()]
     return [winner for winner in found if winner is not None]
 
 
-def _winner(stream: str, learner: str, cells: list[Cell], done: Finished, out: Path) -> Winner | None:
+def _winner(stream: str, learner: str, cells: list[ExperimentCell], done: Finished, out: Path) -> Winner | None:
     points = [(cell, _accuracy(cell, done)) for cell in cells]
     finished = [(cell, accuracy) for cell, accuracy in points if accuracy is not None]
     if not finished:
         return None
-    best, accuracy = max(finished, key=lambda point: point[1])  # the first of equals
+    best, accuracy = max(finished, key=lambda point: point[1])  # the first of equal ones
     base = out / FOLDER / f"{stream}-{learner}"
     config = base.with_name(f"{base.name}.yaml")
     winner = Winner(stream, learner, best.case, accuracy, len(finished), len(points), config)
@@ -74,15 +74,15 @@ def _winner(stream: str, learner: str, cells: list[Cell], done: Finished, out: P
     return winner
 
 
-def _accuracy(cell: Cell, done: Finished) -> float | None:
-    """Mean over all its seeds; None unless all are there."""
+def _accuracy(cell: ExperimentCell, done: Finished) -> float | None:
+    """Mean over all seeds; None unless all have finished."""
     found = done.of(cell.key)
     values = [found[seed].seed.acc for seed in cell.seeds if seed in found]
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if len(known) == len(cell.seeds) else None
 
 
-def _ranking(winner: Winner, points: list[tuple[Cell, float | None]]) -> dict[str, Any]:
+def _ranking(winner: Winner, points: list[tuple[ExperimentCell, float | None]]) -> dict[str, Any]:
     return {
         "schema": 1,
         "kind": "search",

@@ -1,14 +1,13 @@
-"""Writing one task's network as ONNX or as a program of `torch.export`, checked before the file gets its name."""
+"""Writes one task's network as ONNX or `torch.export`, after comparing what was written with the learner."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,83 +18,34 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from scale_cl import files
-from scale_cl.errors import ConfigError, ExportError, OutputInUseError
-from scale_cl.export.checking import Answer, Checked, check
-from scale_cl.export.export_task import FittedClassifier, Label, Subject, subject_of
-from scale_cl.learners import Learner
+from scale_cl.errors import ConfigError, ExportError, OutputInUseError, one_line
+from scale_cl.export.export_task import Label, Subject
+from scale_cl.memory import EpisodicMemory
 
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-METADATA = "metadata.json"  # of a .pt2 file, among its extra files
+METADATA = "metadata.json"  # the extra file of a .pt2 file that holds the metadata
 INPUT, OUTPUT = "input", "logits"
-_ONNX_LIMIT = 2 << 30  # bytes of a single file
+_ONNX_LIMIT = 2 << 30  # bytes of an ONNX file
+SAMPLES = 64
+TOLERANCE = 1e-4  # largest allowed difference of a logit, relative to the largest logit if that is above 1
+Answer = Callable[[Tensor], Tensor]
+"""The loaded model as a function: raw samples to logits [B, classes]."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how its model compares with the learner."""
+    """An exported file, and how its logits compare with the learner's."""
 
     path: Path
     task: str
     classes: tuple[Label, ...]
-    difference: float  # the largest between a logit of the file's model and of the learner
-    samples: int  # on which they were compared
-    size: int  # bytes of the file
-
-
-def to_onnx(
-    model: Learner | FittedClassifier,
-    path: str | os.PathLike[str],
-    *,
-    task: Any = None,
-    classes: Iterable[Label] | None = None,
-    force: bool = False,
-) -> Exported:
-    """Write the model of one task as ONNX: raw samples [batch, ...] in, logits [batch, classes] out.
-
-    The samples are what the learner's `predict` takes: uint8 pixels, or float32 features. A classifier's are images
-    [batch, C, H, W] (channels last if its layout is "NHWC"), or features, float64 where they are standardised.
-
-    The file is run in onnxruntime and compared with the learner before it is put in place. Its metadata holds the task,
-    the classes (a JSON list, in the order of the logits), the input's shape and type, and the version of this package.
-
-    Args:
-        model: a learner, or a fitted `ScaleClassifier` or `ContinualClassifier`.
-        path: of the file.
-        task: its name; may be left out while there is only one task.
-        classes: names of the task's classes in the order of its labels; a classifier knows them itself.
-        force: replace a file that is there.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from sklearn.datasets import load_iris
-        >>> from scale_cl import ScaleClassifier
-        >>> from scale_cl.export import to_onnx
-        >>> X, y = load_iris(return_X_y=True)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     exported = to_onnx(ScaleClassifier().fit(X, y), Path(folder) / "iris.onnx")
-        >>> exported.classes
-        (0, 1, 2)
-    """
-    subject = subject_of(model, task, classes)
-    return write(subject, Path(path), "onnx", force=force)
-
-
-def to_torch_export(
-    model: Learner | FittedClassifier,
-    path: str | os.PathLike[str],
-    *,
-    task: Any = None,
-    classes: Iterable[Label] | None = None,
-    force: bool = False,
-) -> Exported:
-    """As `to_onnx`, but a program that `torch.export.load` reads (.pt2); metadata in its extra file metadata.json."""
-    subject = subject_of(model, task, classes)
-    return write(subject, Path(path), "torch", force=force)
+    difference: float  # largest absolute difference of a logit
+    samples: int  # number of samples compared
+    size: int  # in bytes
 
 
 def write(subject: Subject, path: Path, form: str, *, force: bool = False) -> Exported:
-    """Export, write beside `path`, load and compare, and only then give the file its name."""
+    """Export to a temporary file, load and compare it, and only then rename it to `path`."""
     check_free(path, form, force=force)
     if form == "onnx":
         require_onnx()
@@ -113,19 +63,17 @@ def write(subject: Subject, path: Path, form: str, *, force: bool = False) -> Ex
             beside.unlink()
         for folder in made:
             with suppress(OSError):
-                folder.rmdir()  # only if nothing is in it
+                folder.rmdir()  # fails unless it is empty
     return Exported(path, subject.task, subject.classes, checked.difference, checked.samples, len(data))
 
 
 def check_free(path: Path, form: str, *, force: bool) -> None:
-    """Say what is wrong with a path before anything is done."""
+    """Raise an error if `path` cannot be written in this format, before any work is done."""
     if form not in SUFFIXES:
         raise ConfigError(f"unknown format {form!r}; formats are {', '.join(SUFFIXES)}")
     for other, suffix in SUFFIXES.items():
         if other != form and path.suffix == suffix:
-            raise ConfigError(
-                f"{path} ends as files of the format {other} do; a file of {form} ends in {SUFFIXES[form]}"
-            )
+            raise ConfigError(f"{path} has the suffix of the format {other}; a file of {form} ends in {SUFFIXES[form]}")
     if path.is_dir():
         raise OutputInUseError(f"{path} is a folder; name a file in it")
     if path.exists() and not force:
@@ -133,7 +81,7 @@ def check_free(path: Path, form: str, *, force: bool) -> None:
 
 
 def require_onnx() -> None:
-    """The packages that write ONNX and run it, or one line that says how to get them."""
+    """Raise ExportError if the packages that write and run ONNX are missing."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -142,27 +90,24 @@ def require_onnx() -> None:
         raise ExportError(f"export to ONNX needs the extra: pip install 'scale-cl[onnx]' ({error})") from None
 
 
-# ---- programs and bytes ----------------------------------------------------------------------------------------------
-
-
 def _program(subject: Subject) -> ExportedProgram:
-    """The task's network as a graph, for any batch size."""
+    """The task's network as an exported program, for any batch size."""
     net = subject.net()
     example = torch.zeros(3, *subject.shape, dtype=subject.dtype)
     batch = torch.export.Dim("batch", min=1)
     try:
-        with torch.no_grad(), _without_its_noise():
+        with torch.no_grad(), _without_exporter_warnings():
             program = torch.export.export(net, (example,), dynamic_shapes=({0: batch},))
-    except Exception as error:  # of many kinds: a backbone of somebody's own may do anything
-        raise ExportError(f"torch.export cannot follow the network: {_one_line(error)}") from error
+    except Exception as error:  # of any kind, since a custom backbone may do anything
+        raise ExportError(f"torch.export cannot follow the network: {one_line(error)}") from error
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
+        node.meta.pop("stack_trace", None)  # contains paths of this machine
     return program
 
 
 def _as_pt2(program: ExportedProgram, metadata: dict[str, Any]) -> bytes:
     content = io.BytesIO()
-    with _without_its_noise():
+    with _without_exporter_warnings():
         torch.export.save(program, content, extra_files={METADATA: json.dumps(metadata)})
     return content.getvalue()
 
@@ -171,10 +116,10 @@ def _as_onnx(program: ExportedProgram, metadata: dict[str, Any]) -> bytes:
     if sum(t.nbytes for t in program.state_dict.values()) >= _ONNX_LIMIT:
         raise ExportError("the network is larger than 2 GB, more than an ONNX file holds; use the format torch")
     try:
-        with torch.no_grad(), _without_its_noise():
+        with torch.no_grad(), _without_exporter_warnings():
             made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT])
     except Exception as error:
-        raise ExportError(f"the network has no form in ONNX: {_one_line(error)}") from error
+        raise ExportError(f"the network has no form in ONNX: {one_line(error)}") from error
     assert made is not None
     proto: Any = made.model_proto
     _tidy(proto)
@@ -187,7 +132,7 @@ def _as_onnx(program: ExportedProgram, metadata: dict[str, Any]) -> bytes:
 
 
 def _tidy(proto: Any) -> None:
-    """Call the free dimension by its name, and leave out the exporter's notes, with paths of this machine in them."""
+    """Name the free dimension `batch`, and remove the exporter's notes, which contain paths of this machine."""
     graph = proto.graph
     free = re.compile(rf"\b{re.escape(graph.input[0].type.tensor_type.shape.dim[0].dim_param)}\b")
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -200,18 +145,11 @@ def _tidy(proto: Any) -> None:
 
 
 @contextmanager
-def _without_its_noise() -> Iterator[None]:
-    """Hide what the exporter warns itself of."""
+def _without_exporter_warnings() -> Iterator[None]:
+    """Ignore a deprecation warning that torch's exporter causes itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, message=r"`isinstance\(treespec, LeafSpec\)`")
         yield
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-# ---- loaded again ----------------------------------------------------------------------------------------------------
 
 
 def _checked(subject: Subject, path: Path, form: str) -> Checked:
@@ -221,7 +159,7 @@ def _checked(subject: Subject, path: Path, form: str) -> Checked:
     except (ExportError, OSError):
         raise
     except Exception as error:
-        raise ExportError(f"the exported model does not run: {_one_line(error)}") from error
+        raise ExportError(f"the exported model does not run: {one_line(error)}") from error
 
 
 def _onnx_answer(path: Path) -> Answer:
@@ -238,8 +176,8 @@ def _onnx_answer(path: Path) -> Answer:
 
 
 def _pt2_answer(path: Path) -> Answer:
-    with _without_its_noise():
-        net = torch.export.load(path).module()  # what was written a moment ago: no file of anybody else's
+    with _without_exporter_warnings():
+        net = torch.export.load(path).module()  # the file that was just written, never someone else's
 
     def answer(x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -247,3 +185,80 @@ def _pt2_answer(path: Path) -> Answer:
         return logits
 
     return answer
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How well an exported model agrees with the learner."""
+
+    samples: int
+    difference: float  # largest absolute difference of a logit
+
+
+def check(subject: Subject, answer: Answer) -> Checked:
+    """Compare logits and predicted classes at several batch sizes; ExportError if they do not agree."""
+    raw = subject.raw(_samples_for(subject))
+    own = _own_logits(subject, subject.taken(raw))
+    tolerance = TOLERANCE * max(1.0, float(own.abs().max()))
+    worst = 0.0
+    for size in (SAMPLES, SAMPLES // 3, 1):
+        few = slice(0, 4 if size == 1 else None)
+        given = torch.cat([answer(part) for part in raw[few].split(size)])
+        wanted = own[few]
+        if given.shape != wanted.shape:
+            raise ExportError(f"the exported model gives logits {list(given.shape)}, expected {list(wanted.shape)}")
+        difference = float((given - wanted).abs().max())
+        if not difference <= tolerance:  # also true for NaN
+            raise ExportError(
+                f"the exported model does not agree with the learner on task {subject.task!r}: logits differ by "
+                f"{difference:.2g}, at most {tolerance:.2g} is allowed; nothing is left of it"
+            )
+        if changed := _changed(given, wanted, tolerance):
+            raise ExportError(
+                f"the exported model does not agree with the learner on task {subject.task!r}: it gives {changed} of "
+                f"{len(wanted)} samples another class; nothing is left of it"
+            )
+        worst = max(worst, difference)
+    return Checked(len(raw), worst)
+
+
+def _samples_for(subject: Subject) -> Tensor:
+    """Samples for the comparison: those that the learner's memory keeps of the task, and random ones."""
+    learner = subject.learner
+    memory = getattr(learner, "memory", None)
+    if not isinstance(memory, EpisodicMemory):
+        return _random(subject, SAMPLES)
+    kept = memory.x[memory.rows_of(learner.tasks.index(subject.task))[:SAMPLES]].cpu()
+    return torch.cat([kept, _random(subject, SAMPLES - len(kept))])
+
+
+def _own_logits(subject: Subject, x: Tensor) -> Tensor:
+    """The learner's own logits, in float32 on the CPU."""
+    learner = subject.learner
+    if learner.device.type == "cpu":
+        return learner.predict(x, subject.task)
+    net = learner.predicting_net().cpu()  # predictions on a GPU have lower precision
+    number = torch.full((len(x),), learner.tasks.index(subject.task))
+    with torch.no_grad():
+        logits: Tensor = net(net.inputs(x), number)[2]
+    return logits[:, : len(subject.classes)]
+
+
+def _random(subject: Subject, n: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    spec, inputs = subject.learner.spec, subject.learner.net.inputs
+    if spec.pixel_max is not None:
+        most = int(min(spec.pixel_max, 255))
+        return torch.randint(0, most + 1, (n, *spec.shape), generator=generator, dtype=torch.uint8)
+    x = torch.randn(n, *spec.shape, generator=generator)
+    if inputs.standardise:
+        mean, deviation = (t.cpu().float() for t in inputs.statistics())
+        x = mean + x * torch.where(torch.isfinite(deviation), deviation, 0.0)
+    return x
+
+
+def _changed(given: Tensor, wanted: Tensor, tolerance: float) -> int:
+    """The number of samples with another class, except where the learner's logits of both are within the tolerance."""
+    ours, theirs = wanted.argmax(1), given.argmax(1)
+    margin = wanted.gather(1, ours[:, None]) - wanted.gather(1, theirs[:, None])
+    return int((margin.squeeze(1) > tolerance).sum())

@@ -1,50 +1,51 @@
-"""What is exported: a learner, one of its tasks, and what its outputs and raw inputs are called outside."""
+"""One task of a learner, ready for export: its network on raw samples, and the names of its inputs and outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 import scale_cl
 from scale_cl.errors import ExportError, InputError, UnknownTaskError
-from scale_cl.export.task_net import Preparation, TaskNet
 from scale_cl.learners import Learner
+from scale_cl.nets import Inputs, ReducedResNet18
+from scale_cl.nets.kernels.norm import BatchNorm, Then, followed
 
 Label = str | int | float | bool
 
 
 class FittedClassifier(Protocol):
-    """What export asks of an estimator; `ScaleClassifier` and `ContinualClassifier` have it once they are fitted."""
+    """What export needs of an estimator; a fitted `ScaleClassifier` or `ContinualClassifier` has it."""
 
     learner_: Learner
-    layout: Any  # "NHWC": images come with their channels last
+    layout: Any  # "NHWC": images have their channels last
 
     @property
     def input_origin(self) -> NDArray[np.float64] | None:
         """What is subtracted from features first."""
-        ...
 
     def task_classes(self, task: Any) -> NDArray[Any]:
         """The labels of a task in the order of its head's outputs."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One task of a learner, as the outside sees it."""
+    """One task of a learner, as the exported file presents it."""
 
     learner: Learner
     task: str
-    classes: tuple[Label, ...]  # what each logit stands for
+    classes: tuple[Label, ...]  # the label of each logit
     origin: Tensor | None = None  # [F] float64, subtracted from raw features
     channels_last: bool = False  # raw images are [B, H, W, C]
-    preprocess: str | None = None  # how an image file becomes a raw sample, where that is known
+    preprocess: str | None = None  # how an image file becomes a raw sample, if that is known
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,31 +55,31 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of a raw sample; features with an origin come in 64 bits, as their last digits may matter."""
+        """Type of a raw sample; features with an origin are float64, because their last digits may matter."""
         if self.learner.spec.pixel_max is not None:
             return torch.uint8
         return torch.float32 if self.origin is None else torch.float64
 
     def raw(self, x: Tensor) -> Tensor:
-        """Samples as the learner takes them, as the outside has them."""
+        """The learner's samples as raw samples."""
         if self.origin is not None:
             x = x.double() + self.origin
         return x.permute(0, 2, 3, 1).contiguous() if self.channels_last else x
 
     def taken(self, raw: Tensor) -> Tensor:
-        """Raw samples as the learner takes them; digits that 64 bits cannot hold were lost on the way out."""
+        """Raw samples as the learner's samples; the inverse of `raw` up to rounding in float64."""
         x = raw.permute(0, 3, 1, 2).contiguous() if self.channels_last else raw
         return x if self.origin is None else (x - self.origin).float()
 
-    def net(self) -> TaskNet:
-        """The network to export, on the CPU and in 32 bits, whatever the learner's device and precision are."""
+    def net(self) -> RawTaskNet:
+        """The network to export: a copy on the CPU in float32, whatever the learner's device and precision are."""
         net = self.learner.predicting_net().to(device="cpu")
-        net.backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         preparation = Preparation(net.inputs, origin=self.origin, channels_last=self.channels_last)
-        return TaskNet(net, self.learner.tasks.index(self.task), len(self.classes), preparation)
+        network = net.for_task(self.learner.tasks.index(self.task))
+        return RawTaskNet(preparation, network, len(self.classes))
 
     def metadata(self) -> dict[str, Any]:
-        """What whoever runs the exported model must know."""
+        """What users of the exported model must know."""
         batch = ["batch", *self.shape]
         preprocess = {} if self.preprocess is None else {"preprocess": self.preprocess}
         return {
@@ -93,7 +94,7 @@ class Subject:
 
 
 def subject_of(model: Learner | FittedClassifier, task: Any = None, classes: Iterable[Label] | None = None) -> Subject:
-    """One task of a learner or of a fitted estimator, which knows the names of its classes itself."""
+    """One task of a learner, or of a fitted estimator, which knows the names of its classes."""
     learner = model if isinstance(model, Learner) else getattr(model, "learner_", None)
     if not isinstance(learner, Learner):
         what = "is not fitted yet" if hasattr(model, "partial_fit") else "is neither a learner nor a fitted classifier"
@@ -103,9 +104,7 @@ def subject_of(model: Learner | FittedClassifier, task: Any = None, classes: Ite
     if isinstance(model, Learner):
         names = tuple(range(width)) if classes is None else tuple(classes)
         if len(names) != width:
-            raise InputError(
-                f"{len(names)} class names for task {name!r}, which has {width} classes; give one for each"
-            )
+            raise InputError(f"{len(names)} class names for task {name!r}, which has {width} classes; give one each")
         return Subject(learner, name, names)
     if classes is not None:
         raise InputError("a classifier knows the names of its classes; leave `classes` out")
@@ -132,6 +131,93 @@ def _name(learner: Learner, task: Any) -> str:
 
 
 def _outputs(learner: Learner, task: str) -> int:
-    """Classes of a task: as many as a prediction has."""
+    """The number of classes of a task: the width of a prediction."""
     dtype = torch.float32 if learner.spec.pixel_max is None else torch.uint8
     return int(learner.predict(torch.zeros(1, *learner.spec.shape, dtype=dtype), task).shape[1])
+
+
+class Preparation(nn.Module):
+    """Raw samples to prepared inputs, as `Inputs` does it, with the current input statistics as constants."""
+
+    origin: Tensor | None
+    mean: Tensor | None
+    deviation: Tensor | None
+
+    def __init__(self, inputs: Inputs, *, origin: Tensor | None = None, channels_last: bool = False) -> None:
+        """For samples [B, *shape], or images [B, H, W, C]; `origin` is subtracted first, in float64."""
+        super().__init__()
+        self.channels_last, self.pixel_max = channels_last, inputs.pixel_max
+        self.register_buffer("origin", origin)
+        mean = deviation = None
+        if inputs.standardise:
+            mean, deviation = (t.float() for t in inputs.statistics())
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, *shape] float32."""
+        if self.channels_last:
+            x = x.permute(0, 3, 1, 2)
+        if self.origin is not None:
+            x = x - self.origin
+        x = x.to(torch.float32)
+        if self.pixel_max is not None:
+            x = x / self.pixel_max
+        if self.mean is not None and self.deviation is not None:
+            x = (x - self.mean) / self.deviation
+        return x
+
+
+class RawTaskNet(nn.Module):
+    """The network of one task with its input preparation, in evaluation mode: raw samples to logits."""
+
+    def __init__(self, preparation: Preparation, network: nn.Module, classes: int) -> None:
+        """Take over `network`, a copy; if its head has more than `classes` outputs, the others are cut off."""
+        super().__init__()
+        self.preparation, self.network, self.classes = preparation, network, classes
+        self.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        self.requires_grad_(False)
+        self.eval()
+        _fold_batch_norms(network)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        logits: Tensor = self.network(self.preparation(x))
+        return logits if logits.shape[1] == self.classes else logits[:, : self.classes]
+
+
+def _fold_batch_norms(network: nn.Module) -> None:
+    """Fold the batch norms of our own ResNet into the convolutions before them; in evaluation mode both are linear.
+
+    A custom backbone is left as it is: other parts of it may use the output of a convolution.
+    """
+    for backbone in [module for module in network.modules() if isinstance(module, ReducedResNet18)]:
+        for module in list(backbone.modules()):
+            names = [name for name, _ in module.named_children()]
+            for before, name in pairwise(names):
+                conv, norm = module.get_submodule(before), module.get_submodule(name)
+                if isinstance(conv, nn.Conv2d) and isinstance(norm, BatchNorm):
+                    setattr(module, before, _folded(conv, norm))
+                    setattr(module, name, _AfterNorm())
+
+
+def _folded(conv: nn.Conv2d, norm: BatchNorm) -> nn.Conv2d:
+    """The convolution with the batch norm's arithmetic, computed in float64 and rounded once."""
+    bias = None if conv.bias is None else conv.bias.double()
+    running = norm.running_mean.double(), norm.running_var.double()
+    scale_and_shift = norm.weight.double(), norm.bias.double()
+    weight, shift = fuse_conv_bn_weights(conv.weight.double(), bias, *running, norm.eps, *scale_and_shift)
+    settings = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation, "groups": conv.groups}
+    sizes = conv.in_channels, conv.out_channels, conv.kernel_size
+    made = nn.Conv2d(*sizes, **settings, device="meta")  # type: ignore[arg-type]
+    made.weight, made.bias = (nn.Parameter(t.to(conv.weight), requires_grad=False) for t in (weight, shift))
+    return made
+
+
+class _AfterNorm(nn.Module):
+    """What remains of a folded batch norm: the shortcut and activation after it."""
+
+    def forward(
+        self, x: Tensor, parts: tuple[int, ...] = (), *, shortcut: Tensor | None = None, then: Then = "nothing"
+    ) -> Tensor:
+        return followed(x, shortcut, then)

@@ -1,8 +1,7 @@
-"""The trained learner of a run, made again from the newest good checkpoint in its directory, and its classes' names."""
+"""The trained learner of a run, restored from the newest good checkpoint in the run's directory."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,63 +10,53 @@ import torch
 from scale_cl.errors import CheckpointError, ConfigError, DataError
 from scale_cl.export.export_task import Subject, subject_of
 from scale_cl.learners import Learner, State
-from scale_cl.learners.joint import Joint
 from scale_cl.streams import Stream
-from scale_cl.training import checkpoint, checkpointing, run_note
+from scale_cl.training import checkpoint, checkpointing
 from scale_cl.training.checkpoint import Checkpoint
 from scale_cl.training.config import Config
-from scale_cl.training.joint import JointRun
-from scale_cl.training.learner_run import LearnerRun
+from scale_cl.training.learner_run import learner_run
 from scale_cl.training.run import build_learner, build_stream
-
-_log = logging.getLogger("scale_cl")
+from scale_cl.training.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A learner on the CPU, what its stream says of tasks and inputs, and how far it got."""
+    """A learner on the CPU, the classes and inputs of its stream, and how far its training got."""
 
     learner: Learner
-    classes: dict[str, tuple[str, ...]]  # of each task of the stream
-    preprocess: str | None  # how an image file becomes an input, where the images are the user's own
-    unfinished: str | None  # what is to be said of tasks that are in the midst of training
-    in_midst: tuple[str, ...]  # names of these: one, or with joint training all
+    classes: dict[str, tuple[str, ...]]  # class names per task of the stream
+    preprocess: str | None  # how an image file becomes an input, for the user's own images
+    unfinished: str | None  # a note if a task is partly trained
+    in_midst: tuple[str, ...]  # tasks that are partly trained
 
     @property
     def unseen(self) -> list[str]:
-        """Tasks of the stream that the run has not come to."""
+        """Tasks of the stream that the run has not reached."""
         return [name for name in self.classes if name not in self.learner.tasks]
 
     def subject(self, task: str) -> Subject:
-        """One task, to be exported."""
+        """One task, ready for export."""
         return replace(subject_of(self.learner, task, self.classes.get(task)), preprocess=self.preprocess)
 
 
 def learner_of_run(directory: Path, *, seed: int | None = None, root: Path | None = None) -> Trained:
-    """The learner of one seed; `root` is where the data lies, which says what inputs and classes are."""
+    """The learner of one seed; `root` is the data root of the stream, which defines inputs and classes."""
     if not directory.is_dir():
         raise CheckpointError(f"{directory} does not exist; name a run's directory, or a file that save() wrote")
-    folder = _folder(directory, seed)
-    refused = ""
-    for path in checkpoint.found(folder):
-        try:
-            found = checkpoint.read(path)
-            config = run_note.config_of(found.config, path)
-            stream = _stream(path, found, config, directory, root)
-            return _trained(_learner(found, config, stream), config, stream, found)
-        except CheckpointError as error:
-            refused = str(error)
-            _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
-    raise CheckpointError(f"no checkpoint in {folder} can be used, the last because: {refused}")
+    run = RunDirectory(directory)
+
+    def trained(path: Path, found: Checkpoint) -> Trained:
+        config = Config.from_dict(found.config, path)
+        stream = _stream(path, found, config, run, root)
+        return _trained(_learner(found, config, stream), config, stream, found)
+
+    return checkpoint.newest_good(run.checkpoints_of(_seed(run, seed)), trained)
 
 
-def _folder(directory: Path, seed: int | None) -> Path:
-    there: dict[int, Path] = {}
-    for folder in (directory / checkpointing.FOLDER).glob("seed-*"):
-        number = folder.name.removeprefix("seed-")
-        if number.isdecimal() and checkpoint.found(folder):
-            there[int(number)] = folder
-    seeds = ", ".join(map(str, sorted(there)))
+def _seed(run: RunDirectory, seed: int | None) -> int:
+    """The seed to use: the given one, or the only one that has checkpoints."""
+    directory, there = run.path, run.seeds
+    seeds = ", ".join(map(str, there))
     if not there:
         raise CheckpointError(
             f"{directory} holds no checkpoint: a finished run keeps none, unless it is run with --set "
@@ -77,43 +66,41 @@ def _folder(directory: Path, seed: int | None) -> Path:
         raise ConfigError(f"{directory} has several seeds ({seeds}); say which one with --seed S")
     if seed is not None and seed not in there:
         raise CheckpointError(f"{directory} holds no checkpoint of seed {seed}; there are some of seed {seeds}")
-    return there[min(there) if seed is None else seed]
+    return there[0] if seed is None else seed
 
 
 def _trained(learner: Learner, config: Config, stream: Stream, found: Checkpoint) -> Trained:
     own, classes = config.own_data, {task.name: task.classes for task in stream.tasks}
     preprocess = None if own is None else own.preprocess(stream.spec.shape)
     number, step = found.position
-    if step == 0:  # nothing was begun that is not done
+    if step == 0:  # no task is partly trained
         return Trained(learner, classes, preprocess, None, ())
-    lane = JointRun(learner, stream) if isinstance(learner, Joint) else LearnerRun(learner, stream)
-    if number >= len(lane.stages):
+    stages = learner_run(learner, stream).stages
+    if number >= len(stages):
         raise CheckpointError(f"a checkpoint of {stream.name} is damaged: it is {step} steps past the last task")
-    stage = lane.stages[number]
+    stage = stages[number]
+    in_midst = tuple(classes)[number : stage.tested]
     steps = learner.epochs * -(-stage.samples // config.run.batch_size)
-    joint = isinstance(learner, Joint)
-    what = f"training on {stage.name}" if joint else f"task {stage.name}"
+    what = f"task {stage.name}" if stage.name in classes else f"training on {stage.name}"
     far = f"{step} of {steps} steps" + (", not closed yet" if step >= steps else "")
-    return Trained(
-        learner, classes, preprocess, f"{what} is not finished: {far}", tuple(classes) if joint else (stage.name,)
-    )
+    return Trained(learner, classes, preprocess, f"{what} is not finished: {far}", in_midst)
 
 
-def _stream(path: Path, found: Checkpoint, config: Config, directory: Path, root: Path | None) -> Stream:
+def _stream(path: Path, found: Checkpoint, config: Config, run: RunDirectory, root: Path | None) -> Stream:
     """The stream that the checkpoint's learner was trained on."""
-    if (directory / run_note.RUN_NAME).exists():  # not finished: it is noted where the data was
-        asked = run_note.read(directory)
-        config, root = replace(config, base=asked.config.base), root or asked.root
-    stream = build_stream(config, found.seed, root)
+    if run.unfinished:  # its note says where the data was
+        request = run.request()
+        config, root = replace(config, base=request.config.base), root or request.data
+    stream = build_stream(config, found.model.seed, root)
     if found.data != checkpointing.fingerprint(stream):
         raise DataError(f"{path} was made with other data than {stream.name} has now")
     return stream
 
 
 def _learner(found: Checkpoint, config: Config, stream: Stream) -> Learner:
-    learner = build_learner(config, stream, found.seed, torch.device("cpu"))
+    learner = build_learner(config, stream, found.model.seed, torch.device("cpu"))
     tensors = dict(found.state["tensors"])
-    if "rng" in tensors:  # the draws of a GPU mean nothing here, and nothing will be drawn
+    if "rng" in tensors:  # a GPU generator's state does not fit a CPU one; nothing is drawn here
         tensors["rng"] = learner.state_dict()["tensors"]["rng"]
     learner.load_state_dict(State(tensors=tensors, meta=found.state["meta"]))
     return learner

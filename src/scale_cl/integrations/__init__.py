@@ -1,1 +1,1 @@
-"""Doors into other people's frameworks; each module needs the extra of its name and is imported by its own name."""
+"""Integrations with other frameworks; each module needs the extra of its name."""

@@ -6,12 +6,13 @@ Chaudhry et al., "Efficient Lifelong Learning with A-GEM", 2019. Gradients are o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scale_cl.learners.base import StepStats
-from scale_cl.learners.replay import ReplayConfig, ReplayLearner
+from scale_cl.engine import Batch, ReplayConfig, Samples
+from scale_cl.learners.learner import ReplayLearner, StepSize
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 
@@ -22,7 +23,7 @@ class AgemConfig(ReplayConfig):
 
     replay: int = setting(64, "samples whose loss must not rise, at most as many as are stored", low=1)
     lr: float = setting(0.03, "learning rate", above=0)
-    updates: int = setting(3, "gradient steps a batch, each with a fresh draw", low=1)
+    updates: int = setting(3, "gradient steps per batch, each with a fresh draw", low=1)
 
 
 class Agem(ReplayLearner):
@@ -31,28 +32,29 @@ class Agem(ReplayLearner):
     config_class = AgemConfig
     config: AgemConfig
 
-    def _update(self, x: Tensor, y: Tensor) -> StepStats:
-        n, stats = len(y), StepStats()
-        for samples in self._replay_batches(x, y, self.config.updates):
-            loss, gradient = self._gradient(samples.x[:n], samples.y[:n], samples.task[:n])
-            stats["loss"] = loss
-            if samples.rows is not None:
-                stats["replay"], reference = self._gradient(samples.x[n:], samples.y[n:], samples.task[n:])
+    def update(self, batch: Batch) -> None:
+        """Steps along the projected gradient."""
+        base = self.network.base
+        for samples in self.memory.replay_with(batch, self.config.replay, times=self.config.updates):
+            loss, gradient = self.gradient(samples.batch)
+            self.log(loss=loss)
+            if samples.replayed:
+                replayed, reference = self.gradient(samples.replay)
+                self.log(replay=replayed)
                 gradient = projected(gradient, reference)
-            self._move(gradient)
-            self._update_average()
-        return stats
+            pieces = gradient.split_with_sizes([p.numel() for p in base.tensors])
+            base.move([piece.view_as(p) for piece, p in zip(pieces, base.tensors, strict=True)], self.config.lr)
+        self.memory.write(batch.x, batch.y)
 
-    def _gradient(self, x: Tensor, y: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss, and its gradient as one vector."""
-        loss = cross_entropy(self.net(x, task)[2], y)
-        return loss.detach(), torch.cat([g.flatten() for g in torch.autograd.grad(loss, self._base)])
+    def gradient(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """CE of samples, and its gradient as one vector."""
+        loss = cross_entropy(self.network(samples).logits, samples.y)
+        return loss, torch.cat([g.flatten() for g in self.network.base.gradient(loss)])
 
-    @torch.no_grad()
-    def _move(self, gradient: Tensor) -> None:
-        pieces = gradient.split_with_sizes([p.numel() for p in self._base])
-        steps = [piece.view_as(p) for piece, p in zip(pieces, self._base, strict=True)]
-        torch._foreach_add_(self._base, steps, alpha=-self.config.lr)
+    @classmethod
+    def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
+        """Two gradients, each as one vector."""
+        return StepSize(batch + min(config.replay, stored), config.updates, copies=5)
 
 
 def projected(gradient: Tensor, reference: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""DER and DER++: replay that holds on to the logits that samples had when they entered the memory.
+"""DER and DER++: replay that keeps the logits that samples had when they entered the memory.
 
 Buzzega et al., "Dark Experience for General Continual Learning: a Strong, Simple Baseline", 2020. The logits are those
 of the batch's own (last) forward; with a weight average, those of the averaged model after the step.
@@ -7,14 +7,14 @@ of the batch's own (last) forward; with a weight average, those of the averaged 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from scale_cl.learners.base import StepStats
-from scale_cl.learners.replay import MEMORY_POLICY, ReplayConfig, ReplayLearner, Samples
-from scale_cl.learners.traits import Traits
+from scale_cl.engine import MEMORY_POLICY, Batch, Engine, ReplayConfig, Samples
+from scale_cl.learners.learner import ReplayLearner, StepSize, Traits, replay_memory
 from scale_cl.losses import cross_entropy, logit_distance
-from scale_cl.memory import Policy
+from scale_cl.memory import PolicyName
 from scale_cl.settings import setting
 
 
@@ -22,9 +22,9 @@ from scale_cl.settings import setting
 class DerConfig(ReplayConfig):
     """Settings of DER."""
 
-    memory_policy: Policy = setting("reservoir", MEMORY_POLICY)
+    memory_policy: PolicyName = setting("reservoir", MEMORY_POLICY)
     lr: float = setting(0.03, "learning rate", above=0)
-    updates: int = setting(3, "gradient steps a batch, each with fresh draws", low=1)
+    updates: int = setting(3, "gradient steps per batch, each with fresh draws", low=1)
     alpha: float = setting(1.0, "weight of the distance to the stored logits", low=0)
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
@@ -42,52 +42,55 @@ class Der(ReplayLearner):
     config_class = DerConfig
     traits = Traits(episodic_memory=True, history_in_training=True)
     config: DerConfig
-    _draws = 1
+    draws = 1  # from the memory, per update
 
-    def _update(self, x: Tensor, y: Tensor) -> StepStats:
-        stats = StepStats()
-        for samples in self._replay_batches(x, y, self.config.updates, draws=self._draws):
-            logits = self.net(samples.x, samples.task, parts=samples.parts)[2]
-            loss = self._loss(samples, logits, stats)
-            self._descend(loss, self._base, self.config.lr)
-            self._update_average()
-            stats["loss"], self._logits = loss.detach(), logits.detach()[: samples.n]
-        return stats
+    def build(self, engine: Engine) -> None:
+        """Declare network and memory; logits come with the samples."""
+        self.network = engine.network()
+        self.memory = replay_memory(engine, self.config, logits=("class",))
 
-    def _loss(self, samples: Samples, logits: Tensor, stats: StepStats) -> Tensor:
+    def update(self, batch: Batch) -> None:
+        """Descend the loss several times, then store the batch with its logits."""
+        c, sets = self.config, dict[str, Any](times=self.config.updates, draws=self.draws)
+        for samples in self.memory.replay_with(batch, c.replay, current=c.replay_current, **sets):
+            logits = self.network(samples).logits
+            loss = self.loss(logits, samples)
+            self.network.base.descend(loss, c.lr)
+            self.log(loss=loss)
+        stored = logits.detach()[: len(batch)]
+        if c.weight_average > 0:
+            stored = self.engine.evaluated(batch.x, batch.task).logits
+        self.memory.write(batch.x, batch.y, self.finite(stored[:, : self.open_classes()]))
+
+    def loss(self, logits: Tensor, samples: Samples) -> Tensor:
+        """CE(batch) + alpha * MSE(first draw, stored logits)."""
         n = samples.n
         loss = cross_entropy(logits[:n], samples.y[:n])
-        stats["ce"] = loss.detach()
+        self.log(ce=loss)
         if samples.rows is None:
             return loss
-        rows, replayed = samples.rows[: samples.parts[1]], logits[n : n + samples.parts[1]]
-        stored, exists = self.memory.logits["class"].get(rows, logits.shape[1])
-        distance = logit_distance(replayed, stored, exists)
-        stats["distance"] = distance.detach()
+        size = samples.parts[1]
+        stored, exists = self.memory.stored_logits(samples.rows[:size], logits.shape[1])
+        distance = logit_distance(logits[n : n + size], stored, exists)
+        self.log(distance=distance)
         return loss + self.config.alpha * distance
 
-    def _wrap_up(self, x: Tensor, y: Tensor) -> None:
-        """The samples enter the memory with their logits."""
-        if self._average:
-            self._logits = self._evaluated(x, self._task.expand(len(y)))[2]
-        logits = self._logits[:, : self._open_classes()]
-        if self.compute.on_divergence == "skip":  # those of a step that is skipped are not to be kept
-            logits = logits.nan_to_num(0.0, 0.0, 0.0)
-        self.memory.write(x, y, logits)
+    def task_began(self, task: int) -> None:
+        """Make room for the logits that come with the samples."""
+        self.memory.reserve_logits(self.engine.classes[task])
 
-    def _task_began(self, task: int) -> None:
-        super()._task_began(task)
-        self.memory.reserve_logits(self._open_classes())
-        self._refresh()
+    def open_classes(self) -> int:
+        """Classes of the open task; a recorded step is valid for as long as their number stays."""
+        return self.engine.host.ask(lambda: self.engine.classes[self.engine.open_task])
 
-    def _open_classes(self) -> int:
-        return self._classes[self._open_task()]
+    def finite(self, logits: Tensor) -> Tensor:
+        """Logits to store; those of a step that is skipped must not be kept as they are."""
+        return logits.nan_to_num(0.0, 0.0, 0.0) if self.compute.on_divergence == "skip" else logits
 
-    def _phase(self) -> object:
-        return super()._phase(), self._open_classes()
-
-    def _replays_current(self) -> bool:
-        return self.config.replay_current
+    @classmethod
+    def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
+        """Each draw follows the batch."""
+        return StepSize(batch + cls.draws * min(config.replay, stored), config.updates, copies=1)
 
 
 class Derpp(Der):
@@ -95,13 +98,14 @@ class Derpp(Der):
 
     config_class = DerppConfig
     config: DerppConfig
-    _draws = 2
+    draws = 2
 
-    def _loss(self, samples: Samples, logits: Tensor, stats: StepStats) -> Tensor:
-        loss = super()._loss(samples, logits, stats)
-        if samples.rows is None:
+    def loss(self, logits: Tensor, samples: Samples) -> Tensor:
+        """DER's loss + beta * CE(second draw)."""
+        loss = super().loss(logits, samples)
+        if not samples.replayed:
             return loss
         second = samples.n + samples.parts[1]
         replayed = cross_entropy(logits[second:], samples.y[second:])
-        stats["replay"] = replayed.detach()
+        self.log(replay=replayed)
         return loss + self.config.beta * replayed

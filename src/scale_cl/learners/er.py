@@ -7,21 +7,20 @@ the current task as well: `memory_policy` "class-ring" and `replay_current`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor
-
-from scale_cl.learners.base import StepStats
-from scale_cl.learners.replay import ReplayConfig, ReplayLearner, Samples
+from scale_cl.engine import Batch, ReplayConfig
+from scale_cl.learners.learner import ReplayLearner, StepSize
 from scale_cl.losses import cross_entropy_of_parts
 from scale_cl.settings import setting
 
 
 @dataclass(frozen=True)
 class ErConfig(ReplayConfig):
-    """Settings of ER; the defaults are the paper's for all streams."""
+    """Settings of ER."""
 
     lr: float = setting(0.03, "learning rate", above=0)
-    updates: int = setting(3, "gradient steps a batch, each with a fresh replay draw", low=1)
+    updates: int = setting(3, "gradient steps per batch, each with a fresh replay draw", low=1)
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
 
@@ -31,18 +30,16 @@ class Er(ReplayLearner):
     config_class = ErConfig
     config: ErConfig
 
-    def _update(self, x: Tensor, y: Tensor) -> StepStats:
-        stats = StepStats()
-        for samples in self._replay_batches(x, y, self.config.updates):
-            loss = self._loss(samples)
-            self._descend(loss, self._base, self.config.lr)
-            self._update_average()
-            stats["loss"] = loss.detach()
-        return stats
+    def update(self, batch: Batch) -> None:
+        """Descend CE(batch) + CE(replay) several times, each with a fresh draw."""
+        c = self.config
+        for samples in self.memory.replay_with(batch, c.replay, times=c.updates, current=c.replay_current):
+            loss = cross_entropy_of_parts(self.network(samples).logits, samples.y, samples.parts)
+            self.network.base.descend(loss, c.lr)
+            self.log(loss=loss)
+        self.memory.write(batch.x, batch.y)
 
-    def _loss(self, samples: Samples) -> Tensor:
-        logits = self.net(samples.x, samples.task, parts=samples.parts)[2]
-        return cross_entropy_of_parts(logits, samples.y, samples.parts)
-
-    def _replays_current(self) -> bool:
-        return self.config.replay_current
+    @classmethod
+    def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
+        """Batch and replay."""
+        return StepSize(batch + min(config.replay, stored), config.updates, copies=1)

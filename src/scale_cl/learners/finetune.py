@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor
-
-from scale_cl.learners.base import Learner, LearnerConfig, StepStats
+from scale_cl.engine import Batch, LearnerConfig
+from scale_cl.learners.learner import Learner, StepSize
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 
@@ -16,7 +16,7 @@ class FinetuneConfig(LearnerConfig):
     """Settings of fine-tuning."""
 
     lr: float = setting(0.03, "learning rate", above=0)
-    updates: int = setting(1, "gradient steps a batch", low=1)
+    updates: int = setting(1, "gradient steps per batch", low=1)
 
 
 class Finetune(Learner):
@@ -25,11 +25,15 @@ class Finetune(Learner):
     config_class = FinetuneConfig
     config: FinetuneConfig
 
-    def _update(self, x: Tensor, y: Tensor) -> StepStats:
-        stats = StepStats()
+    def update(self, batch: Batch) -> None:
+        """Descend CE(batch)."""
         for _ in range(self.config.updates):
-            loss = cross_entropy(self.net(self._prepared(x), self._task.expand(len(y)))[2], y)
-            self._descend(loss, self._base, self.config.lr)
-            self._update_average()
-            stats["loss"] = loss.detach()
-        return stats
+            samples = self.engine.samples(batch)
+            loss = cross_entropy(self.network(samples).logits, samples.y)
+            self.network.base.descend(loss, self.config.lr)
+            self.log(loss=loss)
+
+    @classmethod
+    def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
+        """One gradient."""
+        return StepSize(batch, copies=1)

@@ -10,32 +10,29 @@ is the original.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
-from scale_cl.learners.base import StepStats
-from scale_cl.learners.replay import ReplayConfig, ReplayLearner, Samples
+from scale_cl.engine import Batch, Engine, ReplayConfig, Samples
+from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
 from scale_cl.losses import cross_entropy, cross_entropy_of_parts
 from scale_cl.settings import setting
 
 
 @dataclass(frozen=True)
 class MerConfig(ReplayConfig):
-    """Settings of MER; the defaults are the paper's for the image streams."""
+    """Settings of MER."""
 
-    replay: int = setting(64, "samples replayed with a batch, at most as many as are stored", low=1)
+    replay: int = setting(64, "samples replayed with each batch, at most as many as are stored", low=1)
     lr: float = setting(0.05, "learning rate of the steps", above=0)
-    updates: int = setting(3, "gradient steps a batch, each with a fresh draw; sample-wise: batches a sample", low=1)
-    reptile_rate: float = setting(0.3, "how much of the way of these steps the parameters go (beta)", above=0, high=1)
+    updates: int = setting(3, "gradient steps per batch, each with a fresh draw; sample-wise: draws per sample", low=1)
+    reptile_rate: float = setting(0.3, "share of these steps that the parameters keep (beta)", above=0, high=1)
     ce: Literal["added", "together"] = setting(
         "added", "cross-entropy of a step: means over batch and replay added, or one mean over both together"
     )
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
     sample_wise: bool = setting(False, "steps on one sample at a time, Reptile after each draw (the original)")
     across_rate: float = setting(
-        1.0, "sample-wise: how much of the way of all draws of a sample (gamma)", above=0, high=1
+        1.0, "sample-wise: share of the steps of all draws of a sample that is kept (gamma)", above=0, high=1
     )
 
 
@@ -45,48 +42,45 @@ class Mer(ReplayLearner):
     config_class = MerConfig
     config: MerConfig
 
-    def _update(self, x: Tensor, y: Tensor) -> StepStats:
-        stats = StepStats()
-        if self.config.sample_wise:
-            for i in range(len(y)):
-                self._sample_step(x[i : i + 1], y[i : i + 1], stats)
-            return stats
-        start = self._parameters_now()
-        for samples in self._replay_batches(x, y, self.config.updates):
-            self._sgd_step(samples, stats)
-        self._interpolate(start, self.config.reptile_rate)
-        self._update_average()
-        return stats
-
-    def _sample_step(self, x: Tensor, y: Tensor, stats: StepStats) -> None:
-        """Algorithm 1 of the original for one sample: SGD within each draw, Reptile within and across the draws."""
-        before = self._parameters_now()
-        for samples in self._replay_batches(x, y, self.config.updates):
-            start = self._parameters_now()
-            for i in range(len(samples.y)):
-                one = slice(i, i + 1)
-                self._sgd_step(Samples(samples.x[one], samples.y[one], samples.task[one], None, 1, (1,)), stats)
-            self._interpolate(start, self.config.reptile_rate)
-        self._interpolate(before, self.config.across_rate)
-        self._update_average()
-
-    def _sgd_step(self, samples: Samples, stats: StepStats) -> None:
-        if self.config.ce == "added":
-            logits = self.net(samples.x, samples.task, parts=samples.parts)[2]
-            loss = cross_entropy_of_parts(logits, samples.y, samples.parts)
+    def update(self, batch: Batch) -> None:
+        """SGD on batch and replay, then Reptile: theta = theta_0 + rate * (theta - theta_0)."""
+        c, base = self.config, self.network.base
+        if c.sample_wise:
+            for i in range(len(batch)):
+                self.sample_step(Batch(batch.x[i : i + 1], batch.y[i : i + 1], batch.task[i : i + 1]))
         else:
-            loss = cross_entropy(self.net(samples.x, samples.task)[2], samples.y)
-        self._descend(loss, self._base, self.config.lr)
-        stats["loss"] = loss.detach()
+            start = base.copy()
+            for samples in self.memory.replay_with(batch, c.replay, times=c.updates, current=c.replay_current):
+                self.sgd_step(samples)
+            base.lerp(start, c.reptile_rate)
+        self.memory.write(batch.x, batch.y)
 
-    def _parameters_now(self) -> list[Tensor]:
-        return [p.detach().clone() for p in self._base]
+    def sample_step(self, sample: Batch) -> None:
+        """Algorithm 1 of the original for one sample: SGD within each draw, Reptile within and across the draws."""
+        c, base = self.config, self.network.base
+        before = base.copy()
+        for samples in self.memory.replay_with(sample, c.replay, times=c.updates, current=c.replay_current):
+            start = base.copy()
+            for i in range(len(samples)):
+                self.sgd_step(samples[i : i + 1])
+            base.lerp(start, c.reptile_rate, average=False)
+        base.lerp(before, c.across_rate)
 
-    @torch.no_grad()
-    def _interpolate(self, start: list[Tensor], rate: float) -> None:
-        """Set theta to theta_0 + rate * (theta - theta_0): the parameters only, not the running statistics."""
-        torch._foreach_lerp_(start, self._base, rate)
-        torch._foreach_copy_(self._base, start)
+    def sgd_step(self, samples: Samples) -> None:
+        """One step of SGD; the weight average waits for the interpolation."""
+        if self.config.ce == "added":
+            loss = cross_entropy_of_parts(self.network(samples).logits, samples.y, samples.parts)
+        else:
+            loss = cross_entropy(self.network(samples).logits, samples.y)
+        self.network.base.descend(loss, self.config.lr, average=False)
+        self.log(loss=loss)
 
-    def _replays_current(self) -> bool:
-        return self.config.replay_current
+    def build(self, engine: Engine) -> None:
+        """Declare network and memory; one mean over batch and replay goes with joint batch statistics."""
+        self.network = engine.network(statistics="separate" if self.config.ce == "added" else "joint")
+        self.memory = replay_memory(engine, self.config)
+
+    @classmethod
+    def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
+        """Batch and replay; the weights before the steps."""
+        return StepSize(batch + min(config.replay, stored), config.updates, copies=3)

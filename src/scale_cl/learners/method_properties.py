@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from torch import nn
 
 from scale_cl.learners import registry
-from scale_cl.learners.base import Learner
-from scale_cl.learners.traits import Traits
+from scale_cl.learners.learner import Learner, Traits
 from scale_cl.nets import GrowingParameter
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -54,8 +53,7 @@ def rows(spec: InputSpec, classes: int, names: Iterable[str] | None = None) -> l
 
 def parameters_in_use(learner: Learner) -> int:
     """Numbers that are trained, in all networks of a learner; rows that are only allocated ahead do not count."""
-    networks = [part for part in vars(learner).values() if isinstance(part, nn.Module)]
-    return sum(_in_use(module) for network in networks for module in network.modules())
+    return sum(_in_use(module) for network in learner.engine.owned.modules() for module in network.modules())
 
 
 def _in_use(module: nn.Module) -> int:

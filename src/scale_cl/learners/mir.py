@@ -6,28 +6,28 @@ scores are computed in training mode; the running statistics of batch norm are l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
-from scale_cl.learners.base import StepStats
-from scale_cl.learners.replay import ReplayConfig, ReplayLearner
+from scale_cl.engine import Batch, ReplayConfig, Samples, Weights
+from scale_cl.learners.learner import ReplayLearner, StepSize
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 
 
 @dataclass(frozen=True)
 class MirConfig(ReplayConfig):
-    """Settings of MIR; the defaults are the paper's for all streams."""
+    """Settings of MIR."""
 
     lr: float = setting(0.03, "learning rate, of the virtual step too", above=0)
-    updates: int = setting(3, "gradient steps a batch, each with a fresh selection", low=1)
+    updates: int = setting(3, "gradient steps per batch, each with a fresh selection", low=1)
     candidates: int = setting(
-        50, "samples drawn of the memory, of which the `replay` most interfered are replayed", low=1
+        50, "samples drawn from the memory, of which the `replay` most interfered are replayed", low=1
     )
 
 
@@ -37,36 +37,34 @@ class Mir(ReplayLearner):
     config_class = MirConfig
     config: MirConfig
 
-    def _update(self, x: Tensor, y: Tensor) -> StepStats:
-        c, n, stats = self.config, len(y), StepStats()
-        for samples in self._replay_batches(x, y, c.updates):
-            loss = cross_entropy(self.net(samples.x[:n], samples.task[:n])[2], samples.y[:n])
-            gradient = torch.autograd.grad(loss, self._base)
-            stats["loss"] = loss.detach()
-            if samples.rows is not None:
-                candidates = samples.x[n:], samples.y[n:], samples.task[n:]
-                chosen = self._most_interfered(*candidates, gradient)
-                x_chosen, y_chosen, t_chosen = (t[chosen] for t in candidates)
-                replayed = cross_entropy(self.net(x_chosen, t_chosen)[2], y_chosen)
-                torch._foreach_add_(gradient, torch.autograd.grad(replayed, self._base))
-                stats["replay"] = replayed.detach()
-            with torch.no_grad():
-                torch._foreach_add_(self._base, gradient, alpha=-c.lr)
-            self._update_average()
-        return stats
+    def update(self, batch: Batch) -> None:
+        """Steps along the gradient of both cross-entropies."""
+        c, base = self.config, self.network.base
+        for samples in self.memory.replay_with(batch, c.candidates, times=c.updates):
+            loss = cross_entropy(self.network(samples.batch).logits, samples.batch.y)
+            gradient = base.gradient(loss)
+            self.log(loss=loss)
+            if samples.replayed:
+                chosen = samples.replay[self.most_interfered(samples.replay, gradient)]
+                replayed = cross_entropy(self.network(chosen).logits, chosen.y)
+                torch._foreach_add_(gradient, base.gradient(replayed))
+                self.log(replay=replayed)
+            base.move(gradient, c.lr)
+        self.memory.write(batch.x, batch.y)
 
     @torch.no_grad()
-    def _most_interfered(self, x: Tensor, y: Tensor, task: Tensor, gradient: tuple[Tensor, ...]) -> Tensor:
-        """Where the candidates stand whose loss a step along the batch's gradient raises most."""
-        virtual = torch._foreach_sub(self._base, torch._foreach_mul(gradient, self.config.lr))
-        after = self._losses(x, y, task, dict(zip(self.net.base_parameters(), virtual, strict=True)))
-        interference = after - self._losses(x, y, task, {})
-        return interference.topk(min(self.config.replay, len(y))).indices
+    def most_interfered(self, candidates: Samples, gradient: Sequence[Tensor]) -> Tensor:
+        """Positions of the candidates whose loss a step along the batch's gradient raises most."""
+        after = self.losses(candidates, self.network.base.ahead(gradient, self.config.lr))
+        interference = after - self.losses(candidates, self.network.base)
+        return interference.topk(min(self.config.replay, len(candidates))).indices
 
-    def _losses(self, x: Tensor, y: Tensor, task: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        statistics = {name: b.clone() for name, b in self.net.named_buffers() if "running" in name}
-        logits = functional_call(self.net, {**parameters, **statistics}, (x, task))[2]
-        return F.cross_entropy(logits, y, reduction="none")
+    def losses(self, samples: Samples, theta: Weights) -> Tensor:
+        """Each sample's cross-entropy by these weights."""
+        logits = self.network(samples, theta, keep_statistics=True).logits
+        return F.cross_entropy(logits, samples.y, reduction="none")
 
-    def _replay_size(self) -> int:
-        return min(self.config.candidates, self.memory.available())
+    @classmethod
+    def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
+        """Candidates follow the batch; gradients and virtual weights."""
+        return StepSize(batch + min(max(config.replay, config.candidates), stored), config.updates, copies=4)

@@ -1,101 +1,99 @@
-"""The learners by name, and the paper's settings of each for each stream."""
+"""All learners by name: ours, and methods from outside this package.
+
+A method from outside is a subclass of `Learner`, named by an installed entry point of the group `scale_cl.learners`, by
+`package.module:Class` or by `file.py:Class`; see `scale_cl.plugins` for which names are imported.
+"""
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from scale_cl.errors import ConfigError
-from scale_cl.learners.base import Compute, Learner, LearnerConfig
+from scale_cl.engine import Compute, LearnerConfig
+from scale_cl.errors import ConfigError, ScaleClError
+from scale_cl.learners.learner import Learner
+from scale_cl.learners.presets import PRESETS, Preset, check_preset
 from scale_cl.nets.custom_backbone import BackboneLike
+from scale_cl.plugins import Plugins, is_reference
+from scale_cl.settings import Settings, suggest
 from scale_cl.streams import InputSpec
 
-_PERMUTED = ("pmnist", "digits")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One learner: where it lives, what it is, and which settings differ from its defaults on which streams."""
-
-    module: str
-    cls: str
-    line: str
-    everywhere: dict[str, object] = field(default_factory=dict)
-    permuted: dict[str, object] = field(default_factory=dict)  # pmnist and digits
-    streams: dict[str, dict[str, object]] = field(default_factory=dict)
-    own: dict[str, object] = field(default_factory=dict)  # images of the user's own: of any size, perhaps few
-
-    def learner(self) -> type[Learner]:
-        """Its class."""
-        found: type[Learner] = getattr(importlib.import_module(f"scale_cl.learners.{self.module}"), self.cls)
-        return found
-
-
-USER_IMAGES = ("folder:", "csv:")  # how streams of the user's own images are named
-_SCALE_PERMUTED: dict[str, object] = {"inner_lr": 0.1, "outer_lr": 0.01, "norm_on_memory": False}
-_SCALE_OWN: dict[str, object] = {"clip": 5.0}  # below 32 x 32 the paper's rates can diverge
-
-LEARNERS = {
-    "scale": Entry(
-        "scale",
-        "Scale",
-        "SCALE: FiLM by a parameter generator, one discriminator, DER++",
-        permuted=_SCALE_PERMUTED,
-        own=_SCALE_OWN,
-    ),
-    "scale-ema": Entry(
-        "scale",
-        "Scale",
-        "SCALE that predicts by an exponential moving average of its base parameters",
-        everywhere={"weight_average": 0.99},
-        permuted=_SCALE_PERMUTED | {"weight_average": 0.95},
-        own=_SCALE_OWN,
-    ),
-    "er": Entry("er", "Er", "ER-Ring: SGD on the batch and on samples replayed from a ring a task"),
-    "mir": Entry("mir", "Mir", "MIR: ER that replays the samples which the coming step would hurt most"),
-    "mer": Entry("mer", "Mer", "MER: ER in sequential steps, then Reptile interpolation", permuted={"lr": 0.03}),
-    "der": Entry("der", "Der", "DER: ER that keeps the logits which samples had when they were stored"),
-    "derpp": Entry("der", "Derpp", "DER++: DER, and cross-entropy on a second draw"),
-    "agem": Entry("agem", "Agem", "A-GEM: the batch's gradient, projected so that a replay batch does not suffer"),
-    "gem": Entry(
-        "gem",
-        "Gem",
-        "GEM: the batch's gradient, projected so that no finished task's memory suffers",
-        streams={"sminiimagenet": {"lr": 0.05}},
-    ),
-    "ctn": Entry(
-        "ctn",
-        "Ctn",
-        "CTN: FiLM by a controller that a semantic memory trains, and distillation",
-        permuted={"inner_lr": 0.03, "outer_lr": 0.1},
-    ),
-    "acl": Entry(
-        "acl",
-        "Acl",
-        "ACL: an adversarial shared module and a private module a task, no memory",
-        permuted={"lr": 0.001, "discriminator_lr": 0.0001},
-        streams={"sminiimagenet": {"lr": 0.003, "adversarial": 0.005}},
-    ),
-    "joint": Entry("joint", "Joint", "plain SGD on all tasks shuffled together: the upper bound", permuted={"lr": 0.1}),
-    "finetune": Entry("finetune", "Finetune", "plain SGD on the batch, no memory: the lower bound"),
+OUTSIDE = Plugins("learner", "scale_cl.learners")
+_OURS = {  # name: module, class, description
+    "scale": ("scale", "Scale", "SCALE: FiLM by a parameter generator, one discriminator, DER++"),
+    "scale-ema": ("scale", "Scale", "SCALE that predicts by an exponential moving average of its base parameters"),
+    "er": ("er", "Er", "ER-Ring: SGD on the batch and on samples replayed from a ring per task"),
+    "mir": ("mir", "Mir", "MIR: ER that replays the samples which the coming step would hurt most"),
+    "mer": ("mer", "Mer", "MER: ER in sequential steps, then Reptile interpolation"),
+    "der": ("der", "Der", "DER: ER that keeps the logits which samples had when they were stored"),
+    "derpp": ("der", "Derpp", "DER++: DER, and cross-entropy on a second draw"),
+    "agem": ("agem", "Agem", "A-GEM: the batch's gradient, projected so that a replay batch does not suffer"),
+    "gem": ("gem", "Gem", "GEM: the batch's gradient, projected so that no finished task's memory suffers"),
+    "ctn": ("ctn", "Ctn", "CTN: FiLM by a controller that a semantic memory trains, and distillation"),
+    "acl": ("acl", "Acl", "ACL: an adversarial shared module and a private module per task, no memory"),
+    "joint": ("joint", "Joint", "plain SGD on all tasks shuffled together: the upper bound"),
+    "finetune": ("finetune", "Finetune", "plain SGD on the batch, no memory: the lower bound"),
 }
 
 
+@dataclass(frozen=True)
+class LearnerEntry:
+    """One learner."""
+
+    name: str
+    kind: type[Learner]
+    line: str  # what it is, in a line
+    presets: dict[str, Preset]  # by name
+
+    def settings(self, stream: str, preset: str | None = None) -> dict[str, object]:
+        """Settings of a preset on a stream that differ from the defaults of the learner's class.
+
+        A method from outside that has no such preset takes its `ours`, if it has that.
+        """
+        return self.presets.get(check_preset(preset), self.presets.get(check_preset(None), Preset())).on(stream)
+
+
 def names() -> list[str]:
-    """All learners."""
-    return list(LEARNERS)
+    """Names of all learners: ours, and installed entry points of other packages."""
+    return [*_OURS, *(name for name in OUTSIDE.names() if name not in _OURS)]
 
 
-def entry(name: str) -> Entry:
-    """The learner called `name`."""
-    if name not in LEARNERS:
-        close = difflib.get_close_matches(name.lower(), LEARNERS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ConfigError(f"unknown learner {name!r}; {hint}learners are {', '.join(LEARNERS)}")
-    return LEARNERS[name]
+def entry(name: str) -> LearnerEntry:
+    """The learner called `name`; ConfigError in one line if there is none, or it cannot be used."""
+    if name in _OURS:
+        OUTSIDE.check_not_taken(name)
+        module, cls, line = _OURS[name]
+        kind = getattr(importlib.import_module(f"scale_cl.learners.{module}"), cls)
+        return LearnerEntry(name, kind, line, {preset: own[name] for preset, own in PRESETS.items() if name in own})
+    OUTSIDE.require_given(name, "--learner")
+    if not is_reference(name) and name not in OUTSIDE.names():
+        raise ConfigError(f"unknown learner {name!r}; {suggest(name, names())} (see `scale-cl list learners`)")
+    return entry_of(OUTSIDE.find(name), name)
+
+
+def entry_of(kind: object, name: str) -> LearnerEntry:
+    """The entry of a class from outside; ConfigError in one line that says what it lacks to be a method."""
+    what = f"learner {name!r}"
+    if not isinstance(kind, type) or not issubclass(kind, Learner):
+        raise ConfigError(f"{what} is {kind!r}; it must be a subclass of scale_cl.learners.Learner")
+    if kind.update is Learner.update:
+        raise ConfigError(f"{what} has no step: {kind.__name__} must define update(self, batch)")
+    config = kind.config_class
+    if not (isinstance(config, type) and issubclass(config, LearnerConfig) and dataclasses.is_dataclass(config)):
+        raise ConfigError(f"{what}: {kind.__name__}.config_class must be a dataclass derived from LearnerConfig")
+    for field in dataclasses.fields(config):
+        if not field.metadata.get("doc"):
+            raise ConfigError(
+                f"{what}: setting {field.name!r} of {config.__name__} has no documentation; "
+                "declare it with setting(default, documentation)"
+            )
+    line = kind.description or (kind.__doc__ or "").strip().partition("\n")[0]
+    if not line:
+        raise ConfigError(f"{what}: {kind.__name__} has no docstring; its first line is shown in lists and tables")
+    return LearnerEntry(name, kind, line, dict(kind.presets))
 
 
 def describe(name: str) -> str:
@@ -104,25 +102,19 @@ def describe(name: str) -> str:
 
 
 def config_class(name: str) -> type[LearnerConfig]:
-    """Its settings."""
-    return entry(name).learner().config_class
+    """The class of a learner's settings."""
+    return entry(name).kind.config_class
 
 
-def paper_settings(name: str, stream: str) -> dict[str, object]:
-    """The settings of `name` on `stream` that differ from the defaults of its config; own images have some too."""
-    found = entry(name)
-    settings = dict(found.everywhere)
-    if stream in _PERMUTED:
-        settings |= found.permuted
-    if stream.startswith(USER_IMAGES):
-        settings |= found.own
-    return settings | found.streams.get(stream, {})
+def preset_settings(name: str, stream: str, preset: str | None = None) -> dict[str, object]:
+    """Settings of a preset for a learner on a stream that differ from the defaults of its class."""
+    return entry(name).settings(stream, preset)
 
 
 def make(
     name: str,
     spec: InputSpec,
-    config: LearnerConfig | None = None,
+    config: Settings | None = None,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -130,7 +122,14 @@ def make(
     backbone: BackboneLike | None = None,
 ) -> Learner:
     """A new learner called `name`; without a config, with the defaults of its class."""
-    kind = entry(name).learner()
-    learner = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
+    kind = entry(name).kind
+    assert config is None or isinstance(config, LearnerConfig)
+    try:
+        learner = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
+    except Exception as error:
+        if name in _OURS or isinstance(error, ScaleClError):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ConfigError(f"learner {name!r} cannot be built for inputs of {list(spec.shape)}: {reason}") from error
     learner.name = name
     return learner

@@ -1,15 +1,13 @@
 """Networks: backbones, growing heads, the FiLM parameter generator and the discriminator."""
 
-from scale_cl.nets.backbone import Backbone
+from scale_cl.nets.backbones import MLP, Backbone, ReducedResNet18
 from scale_cl.nets.custom_backbone import CustomBackbone
 from scale_cl.nets.discriminator import Discriminator
 from scale_cl.nets.film import ParameterGenerator
 from scale_cl.nets.growing_parameter import GrowingParameter
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
-from scale_cl.nets.mlp import MLP
-from scale_cl.nets.model import ContinualNet
-from scale_cl.nets.resnet import ReducedResNet18
+from scale_cl.nets.model import ContinualNet, Outputs
 
 __all__ = [
     "MLP",
@@ -20,6 +18,7 @@ __all__ = [
     "GrowingParameter",
     "Heads",
     "Inputs",
+    "Outputs",
     "ParameterGenerator",
     "ReducedResNet18",
 ]

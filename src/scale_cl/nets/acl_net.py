@@ -13,13 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scale_cl.nets.backbone import Backbone, unmodulated
-from scale_cl.nets.film import Films
+from scale_cl.nets.backbones import MLP, Backbone, unmodulated
 from scale_cl.nets.growing_parameter import GrowingParameter, linear_rows
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
-from scale_cl.nets.mlp import MLP
-from scale_cl.nets.model import ContinualNet
+from scale_cl.nets.model import ContinualNet, Outputs, TaskNet, Wrt
 
 _GRID = 4  # what the linear layer sees of an image is at most 4 x 4
 
@@ -98,21 +96,15 @@ class SharedPrivateNet(ContinualNet):
         features: Tensor = self.backbone.top(self.backbone.stem(x), unmodulated)[0]
         return features
 
-    def forward(
-        self,
-        x: Tensor,
-        task: Tensor,
-        *,
-        frozen_stem: bool = False,
-        parts: tuple[int, ...] = (),
-        films: Films | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
         """Shared features, private and shared features together, and logits, of samples that are all of one task."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen_stem):
-            h = self.backbone.stem(x, parts)
-        shared = self.backbone.top(h, unmodulated)[0]
+        shared = self.backbone.top(self.backbone.stem(x, parts), unmodulated)[0]
         features = torch.cat([self.private(x, task[:1]), shared], 1)
-        return shared, features, self.heads(features, task)
+        return Outputs(shared, features, self.heads(features, task))
+
+    def for_task(self, task: int) -> nn.Module:
+        """The network of task number `task` alone, with a copy of its private module."""
+        return _TaskNet(self, task)
 
     def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
         """Make sure that head and private module of task number `task` exist."""
@@ -124,7 +116,19 @@ class SharedPrivateNet(ContinualNet):
         """Trunk and heads by name; the private modules are not part of what a weight average covers."""
         return {name: p for name, p in super().base_parameters().items() if not name.startswith("private.")}
 
-    @property
-    def version(self) -> tuple[int, int]:
-        """Changes whenever a parameter moved or the arithmetic changed: graphs recorded before are void."""
-        return self.heads.version, self.private.capacity
+
+class _TaskNet(TaskNet):
+    """The shared backbone, one private module and one head."""
+
+    def __init__(self, net: SharedPrivateNet, task: int) -> None:
+        super().__init__(net.backbone, net.heads, None, task)
+        own = net.private.own(task)
+        self._count = len(own)
+        for i, t in enumerate(own):
+            self.register_buffer(f"own_{i}", t.detach().clone())
+        self._private = net.private.features  # the bound method: the module holds the weights of all tasks
+
+    def features(self, x: Tensor) -> Tensor:
+        own = [self.get_buffer(f"own_{i}") for i in range(self._count)]
+        shared = self.backbone.top(self.backbone.stem(x), unmodulated)[0]
+        return torch.cat([self._private(x, own), shared], 1)

@@ -1,7 +1,8 @@
-"""Anybody's `nn.Module` as a backbone: it returns features [B, W] or a feature map [B, C, H, W], which is averaged.
+"""Which backbone a learner gets: one of ours by name, or anybody's `nn.Module`.
 
-FiLM goes on the module's output, or on the outputs of submodules by name, as torchvision's or timm's models have them
-("layer3"). Where it goes on the output only, all of the module is the stem, and the outer step needs no gradient of it.
+A module returns features [B, W] or a feature map [B, C, H, W], which is averaged. FiLM goes on the module's output, or
+on the outputs of submodules by name, as torchvision's or timm's models have them ("layer3"). Where it goes on the
+output only, all of the module is the stem, and the outer step needs no gradient of it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl.errors import ConfigError, InputError
-from scale_cl.nets.backbone import Backbone, Modulation, unmodulated
+from scale_cl.nets.backbones import MLP, Backbone, Modulation, ReducedResNet18, unmodulated
+from scale_cl.plugins import Plugins, is_reference
 
 OUTPUT = "output"
+NAMES = ("auto", "mlp", "resnet18")
+BACKBONES = Plugins("backbone", "scale_cl.backbones")
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -57,6 +61,33 @@ class CustomBackbone:
 
 
 BackboneLike = CustomBackbone | nn.Module | Callable[[], nn.Module]
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError unless `name` is a backbone of ours, an entry point or a reference."""
+    if name not in NAMES and name not in BACKBONES.names() and not is_reference(name):
+        raise ConfigError(f"learner.backbone: {name!r} is not one of {', '.join(NAMES)}, or module:function")
+
+
+def make_backbone(
+    kind: str | BackboneLike, shape: tuple[int, ...], *, momentum: float, generator: torch.Generator, seed: int
+) -> Backbone:
+    """The backbone for inputs [B, *shape]: a name of `NAMES`, a module, or a function that makes one."""
+    if isinstance(kind, str) and kind not in NAMES:
+        BACKBONES.require_given(kind, "--set backbone=")
+        made = BACKBONES.find(kind)
+        if not callable(made):
+            raise ConfigError(f"backbone {kind!r} is {made!r}; it must be a function that makes an nn.Module")
+        kind = made
+    if not isinstance(kind, str):
+        return CustomBackbone.of(kind).built(shape, seed=seed)
+    if kind == "auto":
+        kind = "resnet18" if len(shape) == 3 and shape[0] == 3 else "mlp"
+    if kind == "resnet18" and len(shape) != 3:
+        raise InputError(f"backbone resnet18 needs images [C, H, W]; inputs have shape {list(shape)}: use mlp")
+    if kind == "resnet18":
+        return ReducedResNet18(shape[0], momentum=momentum, generator=generator)
+    return MLP(int(torch.Size(shape).numel()), generator=generator)
 
 
 class Wrapped(Backbone):

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.losses import NO_CLASS
-from scale_cl.nets.blank import BlankLinear
-from scale_cl.nets.growing_parameter import GrowingParameter, linear_rows
+from scale_cl.nets.growing_parameter import BlankLinear, GrowingParameter, linear_rows
 
 
 class Discriminator(nn.Module):
@@ -27,13 +26,17 @@ class Discriminator(nn.Module):
         with torch.no_grad():
             self.hidden.weight.copy_(weight)
             self.hidden.bias.copy_(bias)
-        self.version = 0
         self.add_task(generator=generator)
 
     @property
     def outputs(self) -> int:
         """Number of outputs that exist: tasks seen, and the fake one."""
         return self.weight.count
+
+    def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
+        """Make sure that the output of task number `task` exists."""
+        while self.outputs < task + 2:
+            self.add_task(generator=generator)
 
     def add_task(self, *, generator: torch.Generator) -> None:
         """One output more."""
@@ -46,11 +49,10 @@ class Discriminator(nn.Module):
         """Recompute which outputs do not exist yet."""
         if len(self.missing) != self.weight.capacity:
             self.missing = self.bias.data.detach().new_full((self.weight.capacity,), NO_CLASS)
-            self.version += 1
         self.missing.fill_(NO_CLASS)
         self.missing[: self.outputs] = 0.0
 
     def forward(self, features: Tensor) -> Tensor:
-        """Raw logits [B, capacity]; add `missing` before a softmax."""
+        """Logits [B, capacity]; -inf for outputs that do not exist yet."""
         hidden = torch.relu(self.hidden(features))
-        return F.linear(hidden, self.weight.data, self.bias.data)
+        return F.linear(hidden, self.weight.data, self.bias.data) + self.missing

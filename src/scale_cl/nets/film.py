@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scale_cl.nets.backbone import Backbone, Modulation
-from scale_cl.nets.blank import BlankLinear
-from scale_cl.nets.growing_parameter import GrowingParameter, linear_rows
+from scale_cl.nets.backbones import Backbone, Modulation
+from scale_cl.nets.growing_parameter import BlankLinear, GrowingParameter, linear_rows
 
 FilmForm = Literal["branches", "sum"]
 Films = list[tuple[Tensor, Tensor]]
@@ -18,7 +17,7 @@ Films = list[tuple[Tensor, Tensor]]
 
 
 class ParameterGenerator(nn.Module):
-    """P(t): task embedding -> (scale, shift) at each FiLM site of a backbone."""
+    """P(t) of equation 1: task embedding -> (scale, shift) at each FiLM site of a backbone."""
 
     def __init__(
         self,
@@ -49,15 +48,15 @@ class ParameterGenerator(nn.Module):
         self.embedding.add(torch.randn(1, self.embedding_width, generator=generator))
 
     def films(self) -> Films:
-        """What is made for each task so far: worth it when several forwards share it and tasks are few."""
+        """Scale and shift of each task so far: less work than for each sample when tasks are few."""
         return self._made(self.embedding.data[: self.embedding.count])
 
-    def modulation(self, task: Tensor, films: Films | None = None) -> Modulation:
-        """What FiLM does at each site for samples of these tasks [B]; `films` if they are made already."""
-        if films is None:
-            pairs = self._made(F.embedding(task, self.embedding.data))
+    def modulation(self, task: Tensor) -> Modulation:
+        """What FiLM does at each site for samples of these tasks [B]."""
+        if task.device.type == "cpu" and self.embedding.count <= len(task):  # no recording needs a fixed shape there
+            pairs = [(scale.index_select(0, task), shift.index_select(0, task)) for scale, shift in self.films()]
         else:
-            pairs = [(scale.index_select(0, task), shift.index_select(0, task)) for scale, shift in films]
+            pairs = self._made(F.embedding(task, self.embedding.data))
 
         def modulate(site: int, h: Tensor, common: Tensor) -> Tensor:
             return film(h, *pairs[site], common=common, form=self.form)
@@ -94,17 +93,11 @@ class _Units(torch.autograd.Function):
 
 
 def film(h: Tensor, scale: Tensor, shift: Tensor, *, common: Tensor, form: FilmForm = "branches") -> Tensor:
-    """Task-specific plus common features.
+    """Equations 1 and 2: task-specific plus common features.
 
     `branches` activates each before the sum, relu(scale * h + shift) + relu(h); `sum`, as the equations are printed,
-    after it: relu(scale * h + shift + h).
-
-    Args:
-        h: [B, C] or [B, C, H, W] pre-activations.
-        scale: [B, C], of unit length.
-        shift: [B, C], of unit length.
-        common: relu(h).
-        form: which of the two.
+    after it: relu(scale * h + shift + h). The pre-activations `h` are [B, C] or [B, C, H, W], `common` is relu(h), and
+    `scale` and `shift` are [B, C], of unit length.
     """
     if h.dim() == 4:
         scale, shift = scale[:, :, None, None], shift[:, :, None, None]

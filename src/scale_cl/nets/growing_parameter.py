@@ -66,6 +66,13 @@ class GrowingParameter(nn.Module):
         self.count = len(saved)
 
 
+class BlankLinear(nn.Linear):
+    """`nn.Linear` that draws nothing when it is made: its owner draws the weights, from a generator of its own."""
+
+    def reset_parameters(self) -> None:
+        """Leave the weights unset."""
+
+
 def linear_rows(
     shape: tuple[int, ...], width: int, *, xavier: bool, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:

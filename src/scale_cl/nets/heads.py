@@ -23,7 +23,7 @@ class Heads(nn.Module):
         self.bias = GrowingParameter((0,), 1 if shared else capacity)
         self.classes: list[int] = []  # of each head
         self.register_buffer("missing", torch.zeros(len(self.weight.data), 0), persistent=False)
-        self.version = 0
+        self.ragged = False  # whether heads differ in width
 
     def ensure(self, task: int, classes: int, *, generator: torch.Generator) -> None:
         """Give `task` a head of `classes` outputs, or enlarge the one it has."""
@@ -35,12 +35,9 @@ class Heads(nn.Module):
             if classes > self.bias.data.shape[1]:
                 self.weight.reshape(1, (classes, self.width))
                 self.bias.reshape(1, (classes,))
-                self.version += 1
             if head == len(self.classes):
-                capacity = self.weight.capacity
                 self.weight.add(self.weight.data.new_zeros(1, *self.weight.data.shape[1:]))
                 self.bias.add(self.bias.data.new_zeros(1, *self.bias.data.shape[1:]))
-                self.version += capacity != self.weight.capacity
                 self.classes.append(0)
             weight, bias = linear_rows((classes - old,), self.width, xavier=self.xavier, generator=generator)
             self.weight.data[head, old:classes] = weight.to(self.weight.data)
@@ -53,10 +50,9 @@ class Heads(nn.Module):
         self.weight.clear((0, self.width))
         self.bias.clear((0,))
         self.classes = []
-        self.version += 1
 
     def refresh(self) -> None:
-        """Recompute which outputs do not exist; graphs are void when raggedness begins (the version says so)."""
+        """Recompute which outputs do not exist."""
         shape = self.bias.data.shape
         classes = torch.zeros(shape[0], 1)
         classes[: len(self.classes), 0] = torch.tensor(self.classes, dtype=torch.float32)
@@ -65,10 +61,7 @@ class Heads(nn.Module):
             self.missing.copy_(missing)
         else:
             self.missing = missing
-            self.version += 1
-        ragged = len(set(self.classes)) > 1
-        self.version += ragged != getattr(self, "ragged", False)
-        self.ragged = ragged
+        self.ragged = len(set(self.classes)) > 1
 
     def forward(self, features: Tensor, task: Tensor) -> Tensor:
         """Logits [B, widest head] of each sample's own head; -inf where that head has no such class."""

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from scale_cl.nets.backbone import Backbone, Modulation, unmodulated
-from scale_cl.nets.film import Films, ParameterGenerator
+from scale_cl.nets.backbones import Backbone, unmodulated
+from scale_cl.nets.film import ParameterGenerator
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
+
+Wrt = Literal["base", "generator", "all"]
+"""Of which parameters a forward keeps a graph."""
+
+
+class Outputs(NamedTuple):
+    """What a forward returns."""
+
+    common: Tensor  # [B, width] features that no task-specific parameter has touched at the last site
+    features: Tensor  # [B, width] what the heads see
+    logits: Tensor  # [B, classes] of each sample's own head
 
 
 class ContinualNet(nn.Module):
@@ -19,36 +32,29 @@ class ContinualNet(nn.Module):
         super().__init__()
         self.inputs, self.backbone, self.heads, self.generator = inputs, backbone, heads, generator
 
-    def forward(
-        self,
-        x: Tensor,
-        task: Tensor,
-        *,
-        frozen_stem: bool = False,
-        parts: tuple[int, ...] = (),
-        films: Films | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
         """Common features, features for the head, and logits of each sample's own head.
 
         Args:
             x: [B, ...] prepared by `inputs`.
             task: [B] int64.
-            frozen_stem: no gradient is kept for what stands before the first FiLM site.
             parts: sizes of parts of the batch that have batch statistics of their own, as if each had a forward.
-            films: what the generator makes for each task, where that is known already.
+            wrt: what the gradient is wanted of; for the generator, no graph is kept before the first FiLM site.
         """
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen_stem):
+        on = torch.is_grad_enabled()
+        with torch.set_grad_enabled(on and wrt != "generator"):
             h = self.backbone.stem(x, parts)
-        common, features = self.backbone.top(h, self._modulation(task, films))
-        return common, features, self.heads(features, task)
+        with torch.set_grad_enabled(on and wrt != "base"):
+            modulate = unmodulated if self.generator is None else self.generator.modulation(task)
+        common, features = self.backbone.top(h, modulate)
+        return Outputs(common, features, self.heads(features, task))
 
-    def common(self, x: Tensor, task: Tensor) -> Tensor:
-        """The common features alone."""
-        common: Tensor = self.backbone.top(self.backbone.stem(x), self._modulation(task))[0]
-        return common
+    def for_task(self, task: int) -> nn.Module:
+        """The network of task number `task` alone: prepared inputs [B, ...] to logits [B, classes of its head].
 
-    def _modulation(self, task: Tensor, films: Films | None = None) -> Modulation:
-        return unmodulated if self.generator is None else self.generator.modulation(task, films)
+        It shares this network's backbone; FiLM parameters and head are copies.
+        """
+        return TaskNet(self.backbone, self.heads, self.generator, task)
 
     def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
         """Make sure that head and embedding of task number `task` exist."""
@@ -66,7 +72,48 @@ class ContinualNet(nn.Module):
         """Embedding and FiLM layers by name: what the outer step trains."""
         return {name: p for name, p in self.named_parameters() if name.startswith("generator.")}
 
-    @property
-    def version(self) -> tuple[int, int]:
-        """Changes whenever a parameter moved or the arithmetic changed: graphs recorded before are void."""
-        return self.heads.version, 0 if self.generator is None else self.generator.embedding.capacity
+
+class TaskNet(nn.Module):
+    """The network of a single task, with its FiLM parameters and head as constants; see `ContinualNet.for_task`."""
+
+    def __init__(self, backbone: Backbone, heads: Heads, generator: ParameterGenerator | None, task: int) -> None:
+        """Share the backbone; copy what task number `task` needs of the heads and the generator."""
+        super().__init__()
+        self.backbone = backbone
+        self.film = None if generator is None else _ConstantFilm(generator, task)
+        number = 0 if heads.shared else task
+        classes = heads.classes[number]
+        self.head = nn.Linear(heads.width, classes, device="meta")
+        self.head.weight = nn.Parameter(heads.weight.data[number, :classes].detach().clone())
+        self.head.bias = nn.Parameter(heads.bias.data[number, :classes].detach().clone())
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features [B, width] that the head sees."""
+        modulate = unmodulated if self.film is None else self.film
+        features: Tensor = self.backbone.top(self.backbone.stem(x), modulate)[1]
+        return features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+class _ConstantFilm(nn.Module):
+    """FiLM with constants: relu(scale * h + shift) + relu(h), or relu((1 + scale) * h + shift) in the form `sum`."""
+
+    def __init__(self, generator: ParameterGenerator, task: int) -> None:
+        super().__init__()
+        self.sum = generator.form == "sum"
+        with torch.no_grad():
+            films = generator.films()
+        for site, (scale, shift) in enumerate(films):
+            self.register_buffer(f"scale_{site}", scale[task : task + 1] + float(self.sum))
+            self.register_buffer(f"shift_{site}", shift[task : task + 1].clone())
+
+    def forward(self, site: int, h: Tensor, common: Tensor) -> Tensor:
+        scale, shift = self.get_buffer(f"scale_{site}"), self.get_buffer(f"shift_{site}")
+        if h.dim() == 4:
+            scale, shift = scale[:, :, None, None], shift[:, :, None, None]
+        private = torch.relu(scale * h + shift)
+        return private if self.sum else private + common

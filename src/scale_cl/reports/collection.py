@@ -1,8 +1,13 @@
-"""Finding results: every `result.json` below a directory is read, and what cannot be read is an explicit gap."""
+"""Find results on disk: read every `result.json` below a directory; a file that cannot be read becomes a `Gap`.
+
+Also the functions that every output uses for names: `printable`, `assignment`, `slug`, `distinct`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,20 +15,20 @@ from scale_cl import results
 from scale_cl.errors import ResultError
 from scale_cl.results import RESULT_NAME, SEEDS_FOLDER, RunResult
 
-_TRACES_OF_A_RUN = {SEEDS_FOLDER, "run.json", ".lock"}  # what a run leaves that has not finished
+_TRACES_OF_A_RUN = {SEEDS_FOLDER, "run.json", ".lock"}  # files of an unfinished run
 
 
 @dataclass(frozen=True)
 class Run:
-    """One result file that was read."""
+    """One result file."""
 
-    name: str  # its path, relative to the directory that was searched
+    name: str  # path relative to the searched directory
     result: RunResult
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Something that should have been a number and is none, and why."""
+    """A missing number and the reason."""
 
     name: str
     reason: str
@@ -31,7 +36,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Collection:
-    """All that was found, and all that was missed."""
+    """All results found below the searched directories, and all gaps."""
 
     title: str
     runs: tuple[Run, ...]
@@ -39,7 +44,7 @@ class Collection:
 
 
 def collect(*directories: Path) -> Collection:
-    """Read all results below these directories; ResultError if one does not exist or nothing can be read."""
+    """Read all results below these directories; ResultError if one does not exist or no result can be read."""
     runs: list[Run] = []
     gaps: list[Gap] = []
     seen: set[Path] = set()
@@ -67,12 +72,36 @@ def collect(*directories: Path) -> Collection:
 
 
 def printable(text: object) -> str:
-    """Text from a file with everything replaced that a terminal or a page would not show as itself."""
+    """Replace every character that a terminal or a page cannot display."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
+def assignment(name: str, value: object) -> str:
+    """`memory=100`; values are written as in JSON."""
+    return printable(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+
+
+def slug(text: str) -> str:
+    """Only letters, digits and dashes: for file names and anchors."""
+    kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
+    return "-".join(part for part in kept.split("-") if part) or "x"
+
+
+def distinct(texts: Iterable[str]) -> list[str]:
+    """A slug per text, with a number appended where two would be equal."""
+    taken: list[str] = []
+    for text in texts:
+        wanted = candidate = slug(text)
+        number = 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{wanted}-{number}"
+        taken.append(candidate)
+    return taken
+
+
 def _found(directory: Path) -> list[tuple[Path, str | None]]:
-    """Paths of results in order, each with what is already known to be wrong with it."""
+    """Paths of results in order, each with a known problem or None."""
     found: list[tuple[Path, str | None]] = []
 
     def unreadable(error: OSError) -> None:
@@ -100,11 +129,11 @@ def _read(path: Path, name: str, runs: list[Run], gaps: list[Gap]) -> None:
 
 
 def _check_names(result: RunResult) -> None:
-    """A file whose config names another stream or learner than its head is not to be trusted."""
+    """Refuse a file whose config names another stream or learner than its header."""
     for what, said in (("stream", result.stream), ("learner", result.learner)):
         section = result.seeds[0].config.get(what)
         named = section.get("name", said) if isinstance(section, dict) else said
         if what == "stream" and isinstance(named, str) and named.startswith(("folder:", "csv:")):
-            continue  # named by where the images were; the head has the name that the folder or file had
+            continue  # the config holds the path of the images, the header only the last part of it
         if named != said:
             raise ResultError(f"is damaged: it is a result of the {what} {said!r}, but its config says {named!r}")

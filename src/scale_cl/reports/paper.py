@@ -1,6 +1,7 @@
-"""The paper's numbers as data: main table, ablations, sensitivity, times, and the settings they were made with.
+"""The paper's numbers as data: main table, ablations, sensitivity, times, and the settings behind them.
 
-SCALE, ECML PKDD 2022 (arXiv 2209.01558), paper and supplement; mean and deviation of five seeds, in percent.
+SCALE, ECML PKDD 2022 (arXiv 2209.01558), paper and supplement; mean and deviation of five seeds, in percent. The order
+and the colours of the learners in tables and figures stand here too; a learner that is not listed gets its own.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A printed number: mean and deviation."""
+class PrintedValue:
+    """A number as printed: mean and deviation."""
 
     mean: float
     deviation: float
@@ -20,16 +21,27 @@ class Figure:
 class Target:
     """What the paper reports for one learner on one stream."""
 
-    acc: Figure
-    fm: Figure
+    acc: PrintedValue
+    fm: PrintedValue
 
 
 def _target(acc: float, acc_deviation: float, fm: float, fm_deviation: float) -> Target:
-    return Target(Figure(acc, acc_deviation), Figure(fm, fm_deviation))
+    return Target(PrintedValue(acc, acc_deviation), PrintedValue(fm, fm_deviation))
 
 
+METHOD = "scale"  # the paper's own
+LEARNER_ORDER = (
+    *("finetune", "gem", "agem", "mer", "mir", "er", "der", "derpp"),
+    *("acl", "ctn", "scale", "scale-ema", "joint"),
+)
+COLOURS = {  # numbers in the palette of the figures
+    **{"scale": 0, "ctn": 1, "er": 2, "mir": 3, "mer": 4, "gem": 5, "joint": 6, "finetune": 7, "derpp": 8},
+    **{"scale-ema": 9, "agem": 3, "der": 4, "acl": 5},
+}
+
+STREAM_ORDER = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 TASKS = {"pmnist": 20, "scifar10": 5, "scifar100": 17, "sminiimagenet": 17}
-SPLIT = ("scifar10", "scifar100", "sminiimagenet")  # streams whose tasks have classes of their own, in some order
+SPLIT = ("scifar10", "scifar100", "sminiimagenet")  # streams whose tasks have disjoint classes, in some order
 BATCH_SIZE = 10
 MEMORY = 50
 
@@ -68,7 +80,7 @@ MAIN: dict[str, dict[str, Target]] = {
     },
 }
 
-ABLATIONS = {  # letter: the setting that is off, and what that takes away
+ABLATIONS = {  # letter: the setting that is off, and its description
     "A": ("adversary", "without the adversary"),
     "B": ("derpp", "without DER++"),
     "C": ("generator", "without the parameter generator"),
@@ -107,42 +119,30 @@ SECONDS: dict[str, dict[str, float]] = {
     "sminiimagenet": {"scale": 193.73, "ctn": 298.33, "er": 290.27, "mir": 254.20, "mer": 261.17, "gem": 540.46},
 }
 
-_EVERYWHERE: dict[str, object] = {"backbone": "auto", "memory_policy": "ring", "norm_momentum": 0.1}
-_SETTINGS: dict[str, dict[str, object]] = {  # the same on all streams; a field that is not here is off
+_EVERYWHERE: dict[str, object] = {
+    "backbone": "auto",
+    "memory_budget": "task",
+    "memory_policy": "ring",
+    "norm_momentum": 0.1,
+}
+_SETTINGS: dict[str, dict[str, object]] = {  # equal on all streams; a field that is not listed is off
     "gem": {"updates": 1, "margin": 0.5, "ridge": 0.001},
     "mer": {"updates": 3, "replay": 64, "reptile_rate": 0.3, "ce": "added", "across_rate": 1.0},
     "mir": {"updates": 3, "replay": 10, "candidates": 50, "lr": 0.03},
     "er": {"updates": 3, "replay": 10, "lr": 0.03},
     "ctn": {
-        "replay": 64,
-        "semantic": 0.2,
-        "inner_steps": 2,
-        "outer_steps": 2,
-        "distillation": 100.0,
-        "temperature": 5.0,
-        "clip": 1.0,
+        **{"replay": 64, "semantic": 0.2, "inner_steps": 2, "outer_steps": 2, "clip": 1.0},
+        **{"distillation": 100.0, "temperature": 5.0},
     },
     "scale": {
-        "memory_policy": "reservoir",
-        "replay": 64,
-        "adversarial_lr": 0.001,
-        "lambda1": 1.0,
-        "lambda2": 1.0,
-        "lambda3": 0.03,
-        "inner_steps": 1,
-        "outer_steps": 1,
-        "discriminator_steps": 1,
-        "adversary": True,
-        "derpp": True,
-        "generator": True,
-        "ce": "batch",
-        "adversarial": "minus",
-        "film": "branches",
-        "forward": "joint",
-        "discriminator_on": "common",
+        **{"memory_policy": "reservoir", "replay": 64, "adversarial_lr": 0.001},
+        **{"lambda1": 1.0, "lambda2": 1.0, "lambda3": 0.03},
+        **{"inner_steps": 1, "outer_steps": 1, "discriminator_steps": 1},
+        **{"adversary": True, "derpp": True, "generator": True},
+        **{"ce": "batch", "adversarial": "minus", "film": "branches", "forward": "joint", "discriminator_on": "common"},
     },
 }
-_RATES: dict[str, dict[str, dict[str, object]]] = {  # learner, stream ("" for the others of the paper)
+_RATES: dict[str, dict[str, dict[str, object]]] = {  # by learner and stream ("": the other streams of the paper)
     "gem": {"sminiimagenet": {"lr": 0.05}, "": {"lr": 0.03}},
     "mer": {"pmnist": {"lr": 0.03}, "": {"lr": 0.05}},
     "ctn": {"pmnist": {"inner_lr": 0.03, "outer_lr": 0.1}, "": {"inner_lr": 0.01, "outer_lr": 0.05}},
@@ -156,7 +156,7 @@ LEARNERS = tuple(_SETTINGS)
 
 
 def settings(learner: str, stream: str) -> dict[str, object]:
-    """The paper's settings of a learner; without learning rates that depend on the stream if it is not the paper's."""
+    """The paper's settings of a learner; on other streams, without the settings that depend on the stream."""
     if learner not in _SETTINGS:
         return {"memory": MEMORY}
     by_stream = _RATES.get(learner, {})
@@ -165,5 +165,5 @@ def settings(learner: str, stream: str) -> dict[str, object]:
 
 
 def depends_on_stream(learner: str) -> set[str]:
-    """Settings of a learner that have no value of the paper on a stream of another."""
+    """Settings of a learner for which the paper has a value on its own streams only."""
     return {field for rates in _RATES.get(learner, {}).values() for field in rates}

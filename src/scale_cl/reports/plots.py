@@ -1,16 +1,14 @@
-"""Figures fit for a paper, by matplotlib: one column wide, embedded fonts, told apart in black and white as well."""
+"""Figures for a paper, by matplotlib: one column wide, fonts embedded, readable in black and white."""
 
 from __future__ import annotations
 
 import io
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from scale_cl.reports.charts import Chart, Heatmap
-from scale_cl.reports.drawing import log_ticks
+from scale_cl.reports.charts import Chart, Heatmap, log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,31 +36,31 @@ _STYLE: dict[Any, Any] = {
     "lines.markersize": 3,
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
-    "svg.hashsalt": "scale-cl",  # the same figure gives the same file
+    "svg.hashsalt": "scale-cl",  # equal figures give equal files
     "axes.unicode_minus": True,
 }
-_LINE = 72  # letters of a legend beside each other, with room for its lines
-_LONGEST = 56  # letters of one label that fit
+_LINE = 72  # characters in a row of the legend, including room for its lines
+_LONGEST = 56  # characters in one label
 _NO_DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def plot(chart: Chart) -> dict[str, bytes]:
-    """The chart in every format; a legend of many rows makes it taller."""
+    """The chart in all formats; a legend of many rows makes it taller."""
     labels, columns, rows = _legend(chart)
     return _saved(lambda figure: _draw(chart, figure, labels, columns), (3.4, 2.4 + 0.13 * max(0, rows - 2)))
 
 
 def _legend(chart: Chart) -> tuple[list[str], int, int]:
-    """Labels in lines, columns and rows of the legend: the form that has the fewest rows of those that fit."""
+    """Wrapped labels, columns and rows of the legend: the layout with the fewest rows that fits."""
     labels = [literal(series.label) for series in chart.series]
     forms = []
     for columns in range(1, min(4, len(labels)) + 1):
         width = min(_LINE // columns - 7, _LONGEST)
         lines = [textwrap.wrap(x, width, subsequent_indent="  ", break_on_hyphens=False) for x in labels]
         if columns > 1 and any(len(word) + 2 > width for x in labels for word in x.split()):
-            break  # a word would be cut
+            break  # a word would be split
         high = -(-len(labels) // columns)
-        stacks = [lines[at : at + high] for at in range(0, len(labels), high)]  # a column is filled before the next
+        stacks = [lines[at : at + high] for at in range(0, len(labels), high)]  # columns are filled one after another
         rows = max(sum(map(len, stack)) for stack in stacks)
         forms.append((rows, columns, ["\n".join(x) for x in lines]))
     rows, columns, wrapped = min(forms)
@@ -70,7 +68,7 @@ def _legend(chart: Chart) -> tuple[list[str], int, int]:
 
 
 def plot_heatmap(heatmap: Heatmap) -> dict[str, bytes]:
-    """The heat map in every format."""
+    """The heat map in all formats."""
     return _saved(lambda figure: _draw_heatmap(heatmap, figure), (3.2, 2.7))
 
 
@@ -130,15 +128,17 @@ def _draw_heatmap(heatmap: Heatmap, figure: Figure) -> None:
 
 
 def literal(text: str) -> str:
-    """Text that matplotlib neither sets as mathematics nor hides from a legend."""
+    """Escape text that matplotlib would typeset as mathematics or hide from a legend."""
     escaped = text.replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def _saved(fill: Callable[[Figure], None], inches: tuple[float, float]) -> dict[str, bytes]:
-    with _style():
-        from matplotlib.figure import Figure
+    import matplotlib
+    from matplotlib.figure import Figure
 
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # names in other scripts become boxes
         figure = Figure(figsize=inches, layout="constrained")
         fill(figure)
         saved = {}
@@ -147,12 +147,3 @@ def _saved(fill: Callable[[Figure], None], inches: tuple[float, float]) -> dict[
             figure.savefig(buffer, format=name, metadata=_NO_DATE[name])
             saved[name] = buffer.getvalue()
         return saved
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    import matplotlib
-
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # a name in another script is boxes
-        yield

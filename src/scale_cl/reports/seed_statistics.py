@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
-_ROUNDING = 1e-9  # percentage points: differences below it are the floating point's
+_ROUNDING = 1e-9  # percentage points: smaller differences are rounding errors
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Some values, a seed each, and what they say together."""
+    """One value per seed, and their mean, deviation and confidence interval."""
 
     values: tuple[float, ...]
     mean: float
@@ -29,50 +29,53 @@ class Summary:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """One learner against another on the seeds they share: the difference and how likely it is chance."""
+    """One learner against another on their common seeds: the difference and p values."""
 
     difference: Summary
-    t: float | None  # p values, two-sided; None where the test says nothing
+    t: float | None  # p value, two-sided; None if the test is not defined
     wilcoxon: float | None
 
 
 def summarise(values: Sequence[float | None]) -> Summary | None:
-    """Mean and spread; None if a value is missing, for a mean over the others would be another number."""
+    """Mean and spread; None if a value is missing (the mean of the others would not be comparable)."""
     known = tuple(value for value in values if value is not None and math.isfinite(value))
     if not known or len(known) < len(values):
         return None
     mean = statistics.fmean(known)
     if len(known) == 1:
         return Summary(known, mean, None, None)
+    from scipy import stats
+
     deviation = statistics.stdev(known)
-    return Summary(known, mean, deviation, _student(len(known) - 1) * deviation / math.sqrt(len(known)))
+    student = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
+    return Summary(known, mean, deviation, student * deviation / math.sqrt(len(known)))
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedTest | None:
-    """Compare two learners seed by seed, ours minus theirs; None if they share no seed."""
+    """Compare two learners per seed, ours minus theirs; None without a common seed."""
     shared = sorted(ours.keys() & theirs.keys())
     difference = summarise([ours[seed] - theirs[seed] for seed in shared])
     if difference is None:
         return None
-    if difference.deviation is None or difference.deviation < _ROUNDING:  # one seed, or the same in all
+    if difference.deviation is None or difference.deviation < _ROUNDING:  # one seed, or equal for all seeds
         return PairedTest(difference, None, None)
-    from scipy import stats  # comes with scikit-learn
+    from scipy import stats
 
     changes = [0.0 if abs(change) < _ROUNDING else change for change in difference.values]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scipy remarks on ties and small samples; the report says how many seeds
+        warnings.simplefilter("ignore")  # ties and small samples: the report states the number of seeds
         t = float(stats.ttest_1samp(changes, 0.0).pvalue)
         wilcoxon = float(stats.wilcoxon(changes).pvalue)
     return PairedTest(difference, _probability(t), _probability(wilcoxon))
 
 
 def smallest_wilcoxon(seeds: int) -> float:
-    """The smallest p value that Wilcoxon's test can give with so many seeds."""
+    """The smallest p value that Wilcoxon's test can give with this many seeds."""
     return min(1.0, 2.0 ** (1 - seeds))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """P values corrected by Holm's method for having made this many tests; None stays None and does not count."""
+    """Correct p values for multiple tests by Holm's method; None stays None and does not count."""
     order = sorted((p, at) for at, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
@@ -80,12 +83,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         largest = max(largest, min(1.0, p * (len(order) - rank)))
         corrected[at] = largest
     return corrected
-
-
-def _student(freedom: int) -> float:
-    from scipy import stats
-
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 def _probability(p: float) -> float | None:

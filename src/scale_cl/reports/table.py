@@ -1,28 +1,46 @@
-"""A table as data, before it is Markdown, LaTeX or HTML: cells with their text, their value and where it comes from."""
+"""Tables as data, and as Markdown and LaTeX: a cell holds its text, its sort value and the runs it comes from."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scale_cl.reports.paper import Figure
-from scale_cl.reports.rows import Row
+from scale_cl.reports.paper import PrintedValue
+from scale_cl.reports.sections import ResultRow
 from scale_cl.reports.seed_statistics import Summary
 
 GAP = "–"
-UNDEFINED = {  # why a measure may be none
+UNDEFINED = {  # reasons why a measure has no value
     "acc": "not evaluated on all tasks at the end",
     "fm": "needs two tasks, and a test after each",
     "la": "needs a test after each task",
     "bwt": "needs two tasks, and a test after each",
 }
 Tone = Literal["", "good", "bad", "gap"]
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&$])")
+_LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "{}$&#%_"},
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "λ": r"$\lambda$",
+    "–": "--",
+}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell; `value` is what it sorts by, `source` the anchor of the runs it was computed from."""
+class TableCell:
+    """One cell; `value` is its sort key, `source` the anchor of the runs behind it."""
 
     text: str
     value: float | None = None
@@ -34,7 +52,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, what it means, and whether it holds numbers."""
+    """A heading, its explanation, and whether the column holds numbers."""
 
     title: str
     hover: str = ""
@@ -43,38 +61,38 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a title, with a note on how to read them."""
+    """Rows of cells with a title and an explanatory note."""
 
     key: str
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     note: str = ""
 
 
 LEARNER = Column("Learner", numeric=False)
 
 
-def name_cell(row: Row | None, name: str = "") -> Cell:
-    """The name of a row, with a link to what made it; a row that was not run is a gap."""
+def name_cell(row: ResultRow | None, name: str = "") -> TableCell:
+    """The name of a row, linked to its provenance; a gap if the row was not run."""
     if row is None:
-        return Cell(name, tone="gap", hover="no result with the paper's settings")
-    return Cell(name or row.label, hover="what made these numbers", source=row.anchor)
+        return TableCell(name, tone="gap", hover="no result with the paper's settings")
+    return TableCell(name or row.label, hover="provenance of these numbers", source=row.anchor)
 
 
-def measure_cell(row: Row, measure: str) -> Cell:
-    """A measure of a row over its seeds."""
+def measure_cell(row: ResultRow, measure: str) -> TableCell:
+    """A measure of a row, over its seeds."""
     return mean_cell(row.summary(measure), source=row.anchor, why_none=UNDEFINED[measure])
 
 
-def seeds_cell(row: Row) -> Cell:
-    """How many seeds, and which."""
-    return Cell(str(len(row.seeds)), len(row.seeds), hover=", ".join(f"seed {seed.seed}" for seed in row.seeds))
+def seeds_cell(row: ResultRow) -> TableCell:
+    """The number of seeds; the seeds themselves on hover."""
+    return TableCell(str(len(row.seeds)), len(row.seeds), hover=", ".join(f"seed {seed.seed}" for seed in row.seeds))
 
 
-def gap(reason: str) -> Cell:
-    """A number that is not there, and why."""
-    return Cell(GAP, tone="gap", hover=reason)
+def gap(reason: str) -> TableCell:
+    """A missing number; the reason on hover."""
+    return TableCell(GAP, tone="gap", hover=reason)
 
 
 def number(value: float, decimals: int = 2) -> str:
@@ -88,21 +106,21 @@ def signed(value: float) -> str:
     return f"+{shown}" if value > 0 and float(shown) > 0 else shown
 
 
-def mean_cell(summary: Summary | None, *, source: str, why_none: str) -> Cell:
-    """`80.65 ± 0.63`; without a deviation for one seed; all values on hover."""
+def mean_cell(summary: Summary | None, *, source: str, why_none: str) -> TableCell:
+    """`80.65 ± 0.63`, or `80.65` for one seed; the values of all seeds on hover."""
     if summary is None:
         return replace(gap(why_none), source=source)
-    return Cell(mean_text(summary), summary.mean, hover=values_text(summary), source=source)
+    return TableCell(mean_text(summary), summary.mean, hover=values_text(summary), source=source)
 
 
-def mean_text(summary: Summary | Figure) -> str:
+def mean_text(summary: Summary | PrintedValue) -> str:
     """`80.65 ± 0.63`, or `80.65` for one seed."""
     mean = number(summary.mean)
     return mean if summary.deviation is None else f"{mean} ± {number(summary.deviation)}"
 
 
 def values_text(summary: Summary) -> str:
-    """What stands behind a mean: interval and single values."""
+    """The confidence interval and the single values behind a mean."""
     singles = ", ".join(number(value) for value in summary.values)
     if summary.interval is None:
         return f"one seed: {singles}"
@@ -110,21 +128,72 @@ def values_text(summary: Summary) -> str:
     return f"95 % interval {number(low)} to {number(high)}; seeds: {singles}"
 
 
-def interval_cell(summary: Summary | None, *, source: str) -> Cell:
+def interval_cell(summary: Summary | None, *, source: str) -> TableCell:
     """`80.20 to 81.10`."""
     if summary is None or summary.interval is None:
         return replace(gap("not defined" if summary is None else "one seed has no interval"), source=source)
     low, high = summary.interval
-    return Cell(f"{number(low)} to {number(high)}", high - low, source=source)
+    return TableCell(f"{number(low)} to {number(high)}", high - low, source=source)
 
 
-def mark_best(cells: Sequence[Cell], *, highest: bool, competing: Sequence[bool]) -> list[Cell]:
-    """The same cells, those with the best value (as printed) marked; nothing is best of one."""
-    shown = [
-        round(c.value, 2) if c.value is not None and runs else None for c, runs in zip(cells, competing, strict=True)
-    ]
+def mark_best(cells: Sequence[TableCell], *, highest: bool, competing: Sequence[bool]) -> list[TableCell]:
+    """Mark the cells with the best value as printed; a single value is never marked."""
+    values = [cell.value if runs else None for cell, runs in zip(cells, competing, strict=True)]
+    shown = [None if value is None else round(value, 2) for value in values]
     known = [value for value in shown if value is not None]
     if len(known) < 2:
         return list(cells)
     best = max(known) if highest else min(known)
     return [replace(cell, best=value == best) for cell, value in zip(cells, shown, strict=True)]
+
+
+def markdown_escape(text: str) -> str:
+    """Escape text for Markdown."""
+    return _MARKDOWN_SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def markdown_lines(table: Table) -> list[str]:
+    """The table as lines of Markdown."""
+    heads = [markdown_escape(column.title) for column in table.columns]
+    rules = ["---:" if column.numeric else "---" for column in table.columns]
+    cells = [[f"**{markdown_escape(c.text)}**" if c.best else markdown_escape(c.text) for c in r] for r in table.rows]
+    return [f"| {' | '.join(row)} |" for row in (heads, rules, *cells)]
+
+
+def latex_escape(text: str) -> str:
+    """Escape text for LaTeX; characters that plain LaTeX lacks become question marks."""
+    one_line = " ".join(text.split())
+    plain = "".join(_LATEX_SPECIAL.get(c, c if c.isascii() and c.isprintable() else "?") for c in one_line)
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", plain)
+
+
+def latex_table(table: Table, of: str, key: str) -> str:
+    """The table with booktabs: best values bold, deviations behind ±; `of` is appended to its caption."""
+    columns = "".join("r" if column.numeric else "l" for column in table.columns)
+    body = [
+        r"\begin{table}[t]",
+        r"  \centering",
+        rf"  \caption{{{latex_escape(table.title + of)}. {latex_escape(table.note)}}}".replace(". }", ".}"),
+        rf"  \label{{tab:{key}-{table.key}}}",
+        r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"  \begin{{tabular}}{{{columns}}}",
+        r"    \toprule",
+        f"    {_latex_row([latex_escape(column.title) for column in table.columns])}",
+        r"    \midrule",
+        *(f"    {_latex_row([_latex_cell(cell) for cell in row])}" for row in table.rows),
+        r"    \bottomrule",
+        r"  \end{tabular}}",
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(body)
+
+
+def _latex_cell(cell: TableCell) -> str:
+    mean, plus_minus, deviation = cell.text.partition(" ± ")
+    shown = rf"\textbf{{{latex_escape(mean)}}}" if cell.best else latex_escape(mean)
+    return rf"{shown} {{\scriptsize $\pm$ {latex_escape(deviation)}}}" if plus_minus else shown
+
+
+def _latex_row(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\"

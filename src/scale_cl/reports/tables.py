@@ -1,20 +1,19 @@
-"""The tables of a section: results, beside the paper, paired tests, ablations, memory, sensitivity, times."""
+"""The tables of a section that hold our own numbers: results, overview, paired tests, memory, times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scale_cl.reports import paper
 from scale_cl.reports.collection import printable
-from scale_cl.reports.experiment_rows import OURS, main_rows, memory_rows
-from scale_cl.reports.paired_tests import tests_table
-from scale_cl.reports.rows import Row
-from scale_cl.reports.sections import Section, learner_rank
+from scale_cl.reports.sections import ResultRow, Section, learner_rank, main_rows, memory_rows, our_row
+from scale_cl.reports.seed_statistics import PairedTest, holm, paired, smallest_wilcoxon
 from scale_cl.reports.table import (
     LEARNER,
-    Cell,
     Column,
     Table,
+    TableCell,
     gap,
     interval_cell,
     mark_best,
@@ -23,14 +22,16 @@ from scale_cl.reports.table import (
     name_cell,
     number,
     seeds_cell,
+    signed,
 )
 from scale_cl.reports.versus_paper import ablation_table, paper_table, sensitivity_table
 
 ALONE, BESIDE = "alone", "beside other runs"  # how a time was measured
+_MEASURES = ("acc", "fm")
 
 
 def tables(section: Section) -> list[Table]:
-    """All tables of a section for which there is something to show."""
+    """All tables of a section that have content."""
     made = (
         results_table(section),
         paper_table(section),
@@ -45,13 +46,13 @@ def tables(section: Section) -> list[Table]:
 
 
 def overview_table(parts: Sequence[Section]) -> Table | None:
-    """The learners down, the streams across, as in the paper's main table; None for one stream."""
+    """Learners by streams, as the paper's main table; None for a single stream."""
     if len(parts) < 2:
         return None
     plain = {row.learner: row for section in parts for row in section.rows if not row.differences}
     learners = sorted(plain, key=learner_rank)
     columns: list[Column] = [LEARNER]
-    bodies: list[list[Cell]] = [[Cell(printable(learner))] for learner in learners]
+    bodies: list[list[TableCell]] = [[TableCell(printable(learner))] for learner in learners]
     for section in parts:
         rows = [section.find(learner) for learner in learners]
         for measure, arrow in (("acc", "↑"), ("fm", "↓")):
@@ -60,12 +61,12 @@ def overview_table(parts: Sequence[Section]) -> Table | None:
             competing = [row is not None and not row.is_bound for row in rows]
             for body, cell in zip(bodies, mark_best(cells, highest=measure == "acc", competing=competing), strict=True):
                 body.append(cell)
-    note = "Learners with their usual settings; mean ± sample deviation over seeds, best in bold."
+    note = "Learners with their default settings; mean ± sample deviation over seeds, best in bold."
     return Table("overview", "All streams", tuple(columns), tuple(map(tuple, bodies)), note) if learners else None
 
 
 def results_table(section: Section) -> Table:
-    """ACC, FM, LA and BWT of every learner with deviations and intervals."""
+    """ACC, FM, LA and BWT of every learner, with deviations and confidence intervals."""
     rows = main_rows(section)
     competing = [not row.is_bound for row in rows]
     acc = mark_best([measure_cell(row, "acc") for row in rows], highest=True, competing=competing)
@@ -95,12 +96,12 @@ def results_table(section: Section) -> Table:
     )
     note = "Mean ± sample deviation over seeds (one seed has none), and 95 % intervals of the mean. Best in bold."
     if not all(competing):
-        note += " Joint training sees all data at once: a bound, not a competitor."
+        note += " Joint training sees all data at once: an upper bound, not a competitor."
     return Table("results", "Results", columns, bodies, note)
 
 
 def memory_table(section: Section, measure: str) -> Table | None:
-    """A measure against the slots of memory a task."""
+    """A measure against the number of memory slots per task."""
     found = memory_rows(section)
     if not found:
         return None
@@ -110,64 +111,116 @@ def memory_table(section: Section, measure: str) -> Table | None:
         rows = [by_size.get(size) for by_size in found.values()]
         cells = [gap("no result") if row is None else measure_cell(row, measure) for row in rows]
         columns.append(mark_best(cells, highest=measure == "acc", competing=[True] * len(cells)))
-    bodies = tuple((Cell(printable(learner)), *(column[at] for column in columns)) for at, learner in enumerate(found))
+    names = [TableCell(printable(learner)) for learner in found]
+    bodies = tuple(zip(names, *columns, strict=True))
     headings = (LEARNER, *(Column(f"{size} slots", f"{size} samples kept of each task") for size in sizes))
-    name = measure.upper()
-    return Table(f"memory-{measure}", f"{name} against memory", headings, bodies, "Slots a task; best in bold.")
+    note = "Memory slots per task; best in bold."
+    return Table(f"memory-{measure}", f"{measure.upper()} against memory", headings, bodies, note)
 
 
 def times_table(section: Section) -> Table | None:
-    """Seconds a seed, and relative to SCALE, beside the paper's."""
+    """Seconds per seed, relative to SCALE, and the paper's times."""
     rows = main_rows(section)
     if all(row.summary("seconds_train") is None for row in rows):
         return None
     printed = paper.SECONDS.get(section.stream, {}) if section.is_the_papers else {}
-    base = section.find(OURS)
+    base = section.find(paper.METHOD)
     bodies = []
     for row in rows:
         mixed = f"seeds were timed on several devices: {', '.join(row.timing_devices)}"
         seconds = [row.summary(f"seconds_{part}") for part in ("train", "eval")]
         cells = [name_cell(row), *(mean_cell(s, source=row.anchor, why_none=mixed) for s in seconds)]
-        cells += [_ratio_cell(row, base), _measured_cell(row), Cell(", ".join(row.timing_devices))]
+        measured = TableCell(BESIDE, hover="other runs may have slowed it down")
+        if row.is_timed_alone:
+            measured = TableCell(ALONE, hover=f"{len(row.timed)} seeds, one run at a time, nothing beside it")
+        cells += [_ratio_cell(row, base), measured, TableCell(", ".join(row.timing_devices))]
         if printed:
             cells += _printed_cells(row, printed)
         bodies.append(tuple(cells))
     columns = [
         LEARNER,
-        Column("Training, s", "seconds a seed; its share where seeds ran side by side"),
-        Column("Testing, s", "seconds a seed"),
-        Column("× SCALE", "training time relative to SCALE's, on the same device and measured alike"),
-        Column("Measured", "whether something may have run beside it", numeric=False),
+        Column("Training, s", "seconds per seed; its share where seeds ran side by side"),
+        Column("Testing, s", "seconds per seed"),
+        Column("× SCALE", "training time relative to SCALE's, on the same device, measured the same way"),
+        Column("Measured", "whether other runs may have run at the same time", numeric=False),
         Column("Device", numeric=False),
     ]
-    note = (
-        "Seconds a seed; where seeds ran side by side on one device, its share. Only runs on the same device compare."
-    )
+    note = "Seconds per seed; its share where seeds ran side by side. Compare only runs on the same device."
     if not all(row.is_timed_alone for row in rows):
-        note += f" Those marked as {BESIDE} were not taken alone, as scale-cl reproduce time does, and may be too long."
+        note += f" Those marked as {BESIDE} were not taken alone, as by `scale-cl reproduce time`, and may be too long."
     if printed:
         columns += [Column("Paper, s", f"on an {paper.SECONDS_DEVICE}"), Column("Paper × SCALE", "relative to SCALE's")]
-        note += f" The paper's are of an {paper.SECONDS_DEVICE} and do not say whether testing counts."
+        note += f" The paper's times are from an {paper.SECONDS_DEVICE}; it does not state whether testing is included."
     return Table("times", "Execution times", tuple(columns), tuple(bodies), note)
 
 
-def _measured_cell(row: Row) -> Cell:
-    if row.is_timed_alone:
-        return Cell(ALONE, hover=f"{len(row.timed)} seeds, one run after another, nothing beside it")
-    return Cell(BESIDE, hover="other runs may have taken time from it")
-
-
-def _ratio_cell(row: Row, base: Row | None) -> Cell:
+def _ratio_cell(row: ResultRow, base: ResultRow | None) -> TableCell:
     alike = base and (row.timing_devices, row.is_timed_alone) == (base.timing_devices, base.is_timed_alone)
     ours = base.summary("seconds_train") if base and alike else None
     train = row.summary("seconds_train")
     if ours is None or train is None or ours.mean <= 0:
-        return gap("no SCALE on the same device that was measured alike")
-    return Cell(number(train.mean / ours.mean), train.mean / ours.mean, source=row.anchor)
+        return gap("no SCALE run on the same device, measured the same way")
+    return TableCell(number(train.mean / ours.mean), train.mean / ours.mean, source=row.anchor)
 
 
-def _printed_cells(row: Row, printed: dict[str, float]) -> list[Cell]:
+def _printed_cells(row: ResultRow, printed: dict[str, float]) -> list[TableCell]:
     if row.learner not in printed or row.differences:
         return [gap("not in the paper")] * 2
-    seconds, share = printed[row.learner], printed[row.learner] / printed[OURS]
-    return [Cell(number(seconds), seconds), Cell(number(share), share)]
+    seconds, share = printed[row.learner], printed[row.learner] / printed[paper.METHOD]
+    return [TableCell(number(seconds), seconds), TableCell(number(share), share)]
+
+
+def tests_table(section: Section) -> Table | None:
+    """Paired tests of SCALE against every other learner of the main table; None if there is no pair."""
+    ours = our_row(section)
+    others = [row for row in main_rows(section) if row is not ours]
+    if ours is None or not others:
+        return None
+    tests = {measure: [_paired(ours, row, measure) for row in others] for measure in _MEASURES}
+    corrected = {measure: holm([test.t if test else None for test in tests[measure]]) for measure in _MEASURES}
+    bodies = []
+    for at, row in enumerate(others):
+        shared = max(len(test.difference.values) if test else 0 for test in (tests[m][at] for m in _MEASURES))
+        cells = [name_cell(row), TableCell(str(shared), shared)]
+        for measure in _MEASURES:
+            cells += _test_cells(tests[measure][at], corrected[measure][at], row)
+        bodies.append(tuple(cells))
+    columns = [Column(f"{ours.label} against", numeric=False), Column("Seeds", "seeds that both learners have")]
+    for name in ("ACC", "FM"):
+        columns += [
+            Column(f"{name} difference", f"{name} of SCALE minus that of the other learner, per seed"),
+            Column("p (t)", f"{name}: paired t-test, two-sided"),
+            Column("p (Holm)", f"{name}: the t-test, corrected by Holm's method for the number of learners"),
+            Column("p (Wilcoxon)", f"{name}: signed-rank test, two-sided"),
+        ]
+    return Table("tests", "Paired tests", tuple(columns), tuple(bodies), _test_note(bodies))
+
+
+def _paired(ours: ResultRow, other: ResultRow, measure: str) -> PairedTest | None:
+    """Pair only seeds for which both learners saw the same tasks."""
+    tasks = {seed.seed: seed.tasks for seed in ours.seeds}
+    same = {seed.seed for seed in other.seeds if seed.tasks == tasks.get(seed.seed)}
+    return paired(ours.by_seed(measure), {s: v for s, v in other.by_seed(measure).items() if s in same})
+
+
+def _test_cells(test: PairedTest | None, corrected: float | None, row: ResultRow) -> list[TableCell]:
+    if test is None:
+        return [gap("no seed in common, or not defined")] * 4
+    mean, deviation = test.difference.mean, test.difference.deviation
+    text = signed(mean) if deviation is None else f"{signed(mean)} ± {number(deviation)}"
+    change = replace(mean_cell(test.difference, source=row.anchor, why_none=""), text=text)
+    return [change, _p_cell(test.t), _p_cell(corrected), _p_cell(test.wilcoxon)]
+
+
+def _p_cell(p: float | None) -> TableCell:
+    if p is None:
+        return gap("one seed, or the same difference for all seeds")
+    return TableCell("< 0.001" if p < 0.001 else f"{p:.3f}", p, hover=f"{p:.3g}")
+
+
+def _test_note(bodies: list[tuple[TableCell, ...]]) -> str:
+    note = "Paired by seed: with the same seed all learners see the same stream. Differences are SCALE minus the other."
+    fewest = int(min(row[1].value or 0 for row in bodies))
+    if fewest < 2:
+        return f"{note} One seed gives no test."
+    return f"{note} With {fewest} seeds, Wilcoxon's p cannot be below {smallest_wilcoxon(fewest):.2g}."

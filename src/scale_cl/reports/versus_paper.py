@@ -1,18 +1,16 @@
-"""Our numbers beside the paper's: the difference, and whether it is within the deviations."""
+"""The tables that compare our numbers with the paper's: the difference, and whether it is within the deviations."""
 
 from __future__ import annotations
 
 from scale_cl.reports import paper
-from scale_cl.reports.experiment_rows import OURS, ablation_rows, sensitivity_rows
-from scale_cl.reports.paper import Figure, Target
-from scale_cl.reports.rows import Row
-from scale_cl.reports.sections import Section
+from scale_cl.reports.paper import PrintedValue, Target
+from scale_cl.reports.sections import ResultRow, Section, ablation_rows, sensitivity_rows
 from scale_cl.reports.seed_statistics import Summary
 from scale_cl.reports.table import (
     LEARNER,
-    Cell,
     Column,
     Table,
+    TableCell,
     Tone,
     gap,
     mean_text,
@@ -23,7 +21,7 @@ from scale_cl.reports.table import (
 )
 
 _COLUMNS = (
-    Column("Seeds", "number of seeds of ours; the paper has five"),
+    Column("Seeds", "number of our seeds; the paper has five"),
     Column("ACC ↑", "mean accuracy over all tasks at the end, percent"),
     Column("Paper ACC"),
     Column("Difference", "ACC, ours minus the paper's"),
@@ -35,8 +33,8 @@ _COLUMNS = (
 )
 
 
-def verdict(ours: Summary, theirs: Figure, *, higher_is_better: bool) -> tuple[str, Tone]:
-    """Within if the means are no further apart than both deviations together; unknown for one seed."""
+def verdict(ours: Summary, theirs: PrintedValue, *, higher_is_better: bool) -> tuple[str, Tone]:
+    """`within` if the means differ by at most the sum of both deviations; unknown for one seed."""
     if ours.deviation is None:
         return "one seed", "gap"
     difference = ours.mean - theirs.mean
@@ -45,33 +43,33 @@ def verdict(ours: Summary, theirs: Figure, *, higher_is_better: bool) -> tuple[s
     return ("better", "good") if (difference > 0) == higher_is_better else ("worse", "bad")
 
 
-def beside(row: Row | None, target: Target | None) -> tuple[Cell, ...]:
-    """The cells of a row beside the paper's, either of which may be missing."""
+def beside(row: ResultRow | None, target: Target | None) -> tuple[TableCell, ...]:
+    """The cells that compare a row with the paper's numbers; either may be missing."""
     cells = [gap("no result with these settings") if row is None else seeds_cell(row)]
     for measure in ("acc", "fm"):
         theirs = None if target is None else getattr(target, measure)
         ours = None if row is None else row.summary(measure)
         cells.append(gap("no result with these settings") if row is None else measure_cell(row, measure))
-        cells.append(gap("not in the paper") if theirs is None else Cell(mean_text(theirs), theirs.mean))
+        cells.append(gap("not in the paper") if theirs is None else TableCell(mean_text(theirs), theirs.mean))
         if ours is None or theirs is None or row is None:
             cells += [gap("nothing to compare")] * 2
         else:
             difference = ours.mean - theirs.mean
-            cells.append(Cell(signed(difference), difference, source=row.anchor))
+            cells.append(TableCell(signed(difference), difference, source=row.anchor))
             word, tone = verdict(ours, theirs, higher_is_better=measure == "acc")
-            cells.append(Cell(word, tone=tone))
+            cells.append(TableCell(word, tone=tone))
     return tuple(cells)
 
 
 def paper_table(section: Section) -> Table | None:
-    """The main table beside the paper's; a learner of the paper that was not run is a gap."""
+    """The main table compared with the paper's; a learner of the paper that was not run is a gap."""
     if not section.is_the_papers:
         return None
     targets = paper.MAIN[section.stream]
     bodies = [(name_cell(section.find(name), name), *beside(section.find(name), targets[name])) for name in targets]
     note = (
-        "Within: the two means are no further apart than their two deviations together. "
-        "Runs with settings other than the paper's are not compared. The paper has five seeds"
+        "Within: the two means differ by at most the sum of their two deviations. "
+        "Runs with other settings than the paper's are not compared. The paper has five seeds"
     )
     if section.stream in paper.SPLIT:
         order = section.variant.get("class_order", "default")
@@ -85,8 +83,8 @@ def ablation_table(section: Section) -> Table | None:
     if not found:
         return None
     targets = paper.ABLATION_TARGETS.get(section.stream, {}) if section.is_the_papers else {}
-    whole = paper.MAIN[section.stream][OURS] if section.is_the_papers else None
-    base = section.find(OURS)
+    whole = paper.MAIN[section.stream][paper.METHOD] if section.is_the_papers else None
+    base = section.find(paper.METHOD)
     bodies = [(name_cell(base, "SCALE"), *beside(base, whole))]
     for letter, (_, words) in paper.ABLATIONS.items():
         row = found.get(letter)
@@ -95,20 +93,20 @@ def ablation_table(section: Section) -> Table | None:
 
 
 def sensitivity_table(section: Section) -> Table | None:
-    """SCALE over its grid of loss weights."""
+    """SCALE over a grid of loss weights."""
     found = sensitivity_rows(section)
     if not found:
         return None
     targets = paper.SENSITIVITY.get(section.stream, {}) if section.is_the_papers else {}
     bodies = []
     for weights in sorted({*found, *targets}):
-        first, third = (Cell(f"{weight:g}", weight) for weight in weights)
+        first, third = (TableCell(f"{weight:g}", weight) for weight in weights)
         bodies.append((first, third, *beside(found.get(weights), targets.get(weights))))
     return _shown("sensitivity", "Sensitivity of SCALE", (Column("λ1 = λ2"), Column("λ3")), bodies)
 
 
-def _shown(key: str, title: str, lead: tuple[Column, ...], bodies: list[tuple[Cell, ...]]) -> Table:
-    """The table, without the paper's columns where the paper has no number in any row."""
+def _shown(key: str, title: str, lead: tuple[Column, ...], bodies: list[tuple[TableCell, ...]]) -> Table:
+    """The table, without the columns of the paper if it has no number for any row."""
     columns = (*lead, *_COLUMNS)
     start = len(lead)
     if all(row[start + 2].value is None for row in bodies):

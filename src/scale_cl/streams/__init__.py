@@ -1,17 +1,15 @@
-"""Streams of tasks: the named ones of the catalog, and builders for anybody's data.
+"""Streams of tasks: named ones, and builders for data of your own.
 
-`load("digits")` needs no download; `load(name, root=...)` reads what is in the data root; `permuted`, `split`,
-`from_arrays`, `from_folder`, `from_manifest` and `from_dataset` make streams of other data.
+`load("digits")` needs no download; other names read their data set from the data root. `permuted`, `split`,
+`from_arrays`, `from_folder`, `from_manifest` and `from_dataset` build streams from other data.
 """
 
-from scale_cl.streams.builders.from_arrays import from_arrays
-from scale_cl.streams.builders.from_datasets import from_dataset
-from scale_cl.streams.builders.from_folder import from_folder
-from scale_cl.streams.builders.from_manifest import from_manifest
-from scale_cl.streams.builders.permuting import permuted
-from scale_cl.streams.builders.splitting import split
+from scale_cl.streams.builders import permuted, split
 from scale_cl.streams.catalog import build, describe, load, load_arrays, names
-from scale_cl.streams.data_root import data_root
+from scale_cl.streams.from_arrays import from_arrays
+from scale_cl.streams.from_datasets import from_dataset
+from scale_cl.streams.from_images import from_folder, from_manifest
+from scale_cl.streams.sources.source import data_root
 from scale_cl.streams.stream import Arrays, InputSpec, Stream, Task, TaskInfo
 
 __all__ = [

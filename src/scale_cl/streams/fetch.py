@@ -1,38 +1,45 @@
-"""Downloads: resumed where they were cut, checked against size and checksum, and in place whole or not at all."""
+"""Downloads: resumed after a cut, checked against size and checksum, unpacked, and in place whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import http.client
 import os
+import secrets
+import shutil
+import tarfile
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from scale_cl.errors import FetchError
+from scale_cl.errors import DataError, FetchError
 from scale_cl.files import digest, lock, put_in_place
 from scale_cl.streams.sources.source import Download, Source
-from scale_cl.streams.unpack import unpack
 
 _CHUNK = 1 << 18
-_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers after which another attempt makes sense
+_MOST_BYTES = 2 << 30  # that an archive may unpack to
+_MOST_FILES = 10_000
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # status codes after which to retry
 
-Report = Callable[[str, int, int], None]  # file name, bytes so far, bytes in all
+Report = Callable[[str, int, int], None]  # file name, bytes so far, bytes in total
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on when a server does not answer well."""
+    """How often and how long to retry."""
 
-    attempts: int = 5  # in a row that bring nothing new
-    pause: float = 1.0  # seconds before the second; doubled from then on
-    timeout: float = 30.0  # seconds of silence after which a connection counts as cut
+    attempts: int = 5  # in a row without progress
+    pause: float = 1.0  # seconds before the second attempt; doubled after each
+    timeout: float = 30.0  # seconds without data after which a connection is closed
 
 
 def fetch(source: Source, root: Path, *, report: Report | None = None, patience: Patience | None = None) -> list[str]:
-    """Bring a data set into `root`; says what was done, a line each. Nothing is done if it is there and right."""
+    """Download a data set into `root` unless it is there already; returns one line per file."""
     if not source.downloads:
         raise FetchError(f"{source.title} cannot be downloaded: {source.placing}")
     try:
@@ -45,8 +52,9 @@ def fetch(source: Source, root: Path, *, report: Report | None = None, patience:
 def _fetch(source: Source, root: Path, report: Report | None, patience: Patience) -> list[str]:
     if all(found.good for found in source.check(root)):
         return [f"{source.title} is in {root} already, whole and right"]
+    on_disk = (files for files in source.downloads if all((root / file.path).is_file() for file in files))
     done = []
-    for file in _choice(source, root):
+    for file in next(on_disk, source.downloads[0]):
         was_there = download(file, root / file.path, report=report, patience=patience)
         if file.unpacks_to:
             unpack(root / file.path, root, file.unpacks_to)
@@ -59,14 +67,8 @@ def _fetch(source: Source, root: Path, report: Report | None, patience: Patience
     return done
 
 
-def _choice(source: Source, root: Path) -> tuple[Download, ...]:
-    """The set of files that is on disk already, else the first."""
-    on_disk = (files for files in source.downloads if all((root / file.path).is_file() for file in files))
-    return next(on_disk, source.downloads[0])
-
-
 def download(file: Download, target: Path, *, report: Report | None = None, patience: Patience) -> bool:
-    """Bring one file to `target`; True if it was there, whole and right, already."""
+    """Download one file to `target`; True if it was there already with the right checksum."""
     if _is_right(file, target):
         return True
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,21 +83,21 @@ def download(file: Download, target: Path, *, report: Report | None = None, pati
                 return False
             part.unlink()
             wrong += 1
-            if not resumed or wrong > 1:  # a resumed file may have begun as another one: that deserves a fresh start
+            if not resumed or wrong > 1:  # a resumed part may belong to another file: start afresh once
                 raise FetchError(f"{file.url} served wrong bytes: the checksum is not {file.md5}; nothing was kept")
             furthest = 0
             continue
         failures = 0 if _size(part) > furthest else failures + 1
         furthest = max(furthest, _size(part))
         if failures >= patience.attempts:
-            kept = f"; {_size(part)} of {file.size} bytes are kept, run it again to go on" if _size(part) else ""
+            kept = f"; {_size(part)} of {file.size} bytes are kept; run it again to resume" if _size(part) else ""
             raise FetchError(f"{file.url} could not be fetched ({reason}){kept}")
         if failures:
             time.sleep(patience.pause * 2 ** (failures - 1))
 
 
 def _attempt(file: Download, part: Path, report: Report | None, patience: Patience) -> str:
-    """Go on with `part` over one connection; why it ended, where it ended early."""
+    """Continue `part` over one connection; returns why the connection ended early."""
     start = _size(part)
     if start > file.size:
         part.unlink()
@@ -113,7 +115,7 @@ def _attempt(file: Download, part: Path, report: Report | None, patience: Patien
             return _receive(file, part, start, response, report)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # the server has no such range: what we have cannot be its file
+        if error.code == 416:  # no such range: the part does not belong to this file
             part.unlink(missing_ok=True)
         elif error.code not in _BUSY:
             raise FetchError(f"{file.url} could not be fetched (HTTP {error.code} {error.reason})") from None
@@ -125,17 +127,16 @@ def _attempt(file: Download, part: Path, report: Report | None, patience: Patien
 
 
 def _receive(file: Download, part: Path, start: int, response: http.client.HTTPResponse, report: Report | None) -> str:
-    """Write what a connection brings to `part`."""
+    """Write the response to `part`; returns why the connection ended early."""
     goes_on = response.status == 206
     if goes_on and not (response.headers["Content-Range"] or "").startswith(f"bytes {start}-"):
         part.unlink(missing_ok=True)
         return "the server sent another range than it was asked for"
     position = start if goes_on else 0
     announced = response.headers["Content-Length"]
-    if announced is not None and announced.isdecimal() and position + int(announced) != file.size:
-        raise FetchError(
-            f"{file.url} is a file of {position + int(announced)} bytes; the published one has {file.size}"
-        )
+    whole = position + int(announced) if announced is not None and announced.isdecimal() else file.size
+    if whole != file.size:
+        raise FetchError(f"{file.url} is a file of {whole} bytes; the published one has {file.size}")
     with part.open("ab" if goes_on else "wb") as out:
         while chunk := response.read(_CHUNK):
             position += len(chunk)
@@ -158,3 +159,54 @@ def _is_right(file: Download, path: Path) -> bool:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
+
+
+def unpack(archive: Path, root: Path, folder: str) -> Path:
+    """Unpack a .tar.gz archive to `root/folder`, replacing it; all members must lie in `folder`."""
+    target = root / folder
+    temporary = root / f".{folder}.{secrets.token_hex(6)}.tmp"
+    temporary.mkdir()
+    try:
+        with gzip.open(archive) as packed:
+            with tarfile.open(fileobj=packed, mode="r|") as tar:
+                _extract(tar, archive, temporary, folder)
+            while packed.read(1 << 20):  # to the end, so that gzip verifies its checksum
+                pass
+        if not (temporary / folder).is_dir():
+            raise DataError(f"{archive} does not hold the folder {folder}")
+        if target.exists():
+            target.rename(temporary / "replaced")
+        (temporary / folder).rename(target)
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{archive} cannot be unpacked: {error or type(error).__name__}") from error
+    finally:
+        if (kept := temporary / "replaced").exists() and not target.exists():
+            with contextlib.suppress(OSError):
+                kept.rename(target)
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _extract(tar: tarfile.TarFile, archive: Path, to: Path, folder: str) -> None:
+    total = 0
+    for count, member in enumerate(tar):
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or "\\" in member.name or path.parts[:1] != (folder,):
+            raise DataError(f"{archive} would write to {member.name!r}, which is not in its folder {folder}")
+        if member.isdir():
+            (to / path).mkdir(parents=True, exist_ok=True)
+            continue
+        if not member.isreg():
+            raise DataError(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
+        total += member.size
+        if count >= _MOST_FILES or total > _MOST_BYTES:
+            raise DataError(f"{archive} holds more than {_MOST_FILES} files or {_MOST_BYTES} bytes")
+        source = tar.extractfile(member)
+        assert source is not None  # a regular file always has content
+        (to / path).parent.mkdir(parents=True, exist_ok=True)
+        with source, (to / path).open("xb") as out:
+            shutil.copyfileobj(source, out, 1 << 20)
+            out.flush()
+            os.fsync(out.fileno())

@@ -1,4 +1,4 @@
-"""Image files to one uint8 array, decoded by several threads."""
+"""Reads image files into one uint8 array with several threads."""
 
 from __future__ import annotations
 
@@ -13,34 +13,26 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from scale_cl.errors import DataError
-from scale_cl.streams.progress import Progress
+from scale_cl.streams.sources.source import Progress
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-_MOST_PIXELS = 100_000_000  # a small file can claim a picture that fills the memory
+_MOST_PIXELS = 100_000_000  # a small file can declare an image that fills the memory
 _CHUNK = 64
-_NAMED = 10  # broken files that one message names
+_NAMED = 10  # at most so many broken files are named in an error
 _DECODING_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    MemoryError,
-    NotImplementedError,
-    struct.error,
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, MemoryError),
+    *(NotImplementedError, struct.error),
     Image.DecompressionBombError,
-    Image.DecompressionBombWarning,  # where warnings are errors
+    Image.DecompressionBombWarning,  # if warnings are turned into errors
 )
 
 
 class UndecodableError(DataError):
-    """A file that is no image, or a damaged one."""
+    """A file is not an image or is damaged."""
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The image files of a folder, by file name."""
+    """The image files of a folder, sorted by name."""
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and not p.name.startswith("."))
 
 
@@ -51,7 +43,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def recipe(size: tuple[int, int], channels: int, *, resize: bool) -> str:
-    """What `read_images` does to a file, in words for whoever has to do the same elsewhere."""
+    """A description of what `read_images` does to a file, for users who preprocess images themselves."""
     mode, measures = "RGB" if channels == 3 else "grey", f"{size[0]} x {size[1]}"
     fitted = f"resized to {measures} (bilinear)" if resize else f"{measures} (height x width), not resized"
     return f"{mode}, {fitted}, channels first"
@@ -65,9 +57,9 @@ def read_images(
     resize: bool = True,
     progress: Progress | None = None,
 ) -> NDArray[np.uint8]:
-    """All images [N, channels, height, width]; one of another size is resized, or refused where `resize` is False.
+    """All images as [N, channels, height, width]; images of another size are resized, or refused if `resize` is False.
 
-    Files that cannot be decoded are named together, when all have been tried.
+    All files that cannot be decoded are named in one error.
     """
     out = np.empty((len(paths), channels, *size), dtype=np.uint8)
     broken: dict[int, UndecodableError] = {}
@@ -96,11 +88,11 @@ def read_images(
 
 
 def _named(broken: Sequence[Path]) -> str:
-    """One line on several broken files."""
+    """An error message that names several broken files."""
     try:
         folder = Path(os.path.commonpath([path.parent for path in broken]))
         names, place = [str(path.relative_to(folder)) for path in broken], f" in {folder}"
-    except ValueError:  # some are relative and some are not: they share nothing
+    except ValueError:  # relative and absolute paths have no common folder
         names, place = [str(path) for path in broken], ""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     named = f"{', '.join(names[:_NAMED])}{more}"
@@ -117,9 +109,9 @@ def _decoded(path: Path, size: tuple[int, int], channels: int, resize: bool) -> 
                 "give a size to which all are resized, such as stream.size=32 (in Python: size=32)"
             )
         if image.mode.startswith(("I", "F")):
-            raise DataError(f"{path} has pixels of more than 8 bits (mode {image.mode}); save it with 8 bits a channel")
+            raise DataError(f"{path} has pixels of more than 8 bits (mode {image.mode}); give 8 bits per channel")
         try:
-            if "transparency" in image.info:  # a palette with a transparent colour becomes RGB only by way of RGBA
+            if "transparency" in image.info:  # a palette with transparency must be converted through RGBA
                 image = image.convert("RGBA")
             picture = image.convert("RGB" if channels == 3 else "L")
         except _DECODING_ERRORS as error:

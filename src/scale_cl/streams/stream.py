@@ -1,4 +1,4 @@
-"""What a stream is: arrays that lie once on a device, and tasks that are indices into them."""
+"""Streams: arrays that are stored once per device, and tasks that index into them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Scenario = Literal["task", "domain"]
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a learner must know of the inputs before the first batch."""
+    """What a learner must know about the inputs before the first batch."""
 
-    shape: tuple[int, ...]  # (C, H, W) of images, (F,) of features
-    pixel_max: float | None  # uint8 pixels are divided by it; None: float32 features, taken as they are
-    scenario: Scenario  # "task": a head per task; "domain": one head for all
+    shape: tuple[int, ...]  # (C, H, W) for images, (F,) for features
+    pixel_max: float | None  # uint8 pixels are divided by it; None: float32 features, used as they are
+    scenario: Scenario  # "task": one head per task; "domain": one head for all tasks
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TaskInfo:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Rows of the arrays that make one task; `train` is in order of arrival."""
+    """One task: the rows of the arrays that belong to it; `train` is in order of arrival."""
 
     name: str
     classes: tuple[str, ...]  # names of the head's outputs, in order
@@ -57,7 +57,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """A data set in memory; `on` keeps one copy a device, so that all streams built from it share it."""
+    """A data set in memory; `on` keeps one copy per device, shared by all streams built from it."""
 
     x_train: Tensor  # [N, C, H, W] uint8 or [N, F] float32
     y_train: Tensor  # [N] int64, index into class_names
@@ -68,7 +68,7 @@ class Arrays:
     _copies: dict[torch.device, Arrays] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self._copies:  # a copy of arrays that were checked
+        if self._copies:  # a copy of checked arrays
             return
         _check_inputs(self.x_train, self.x_test, self.pixel_max)
         for part, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -79,15 +79,15 @@ class Arrays:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays lie."""
+        """The device of the arrays."""
         return self.x_train.device
 
     def on(self, device: torch.device | str) -> Arrays:
-        """These arrays on `device`: the same object every time it is asked for."""
+        """These arrays on `device`; always the same object for the same device."""
         target = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         if target not in self._copies:
             self._copies[target] = replace(
-                self,  # the copy knows the others, too
+                self,  # shares the dict of copies
                 x_train=self.x_train.to(target),
                 y_train=self.y_train.to(target),
                 x_test=self.x_test.to(target),
@@ -101,43 +101,43 @@ class Arrays:
 
     def __reduce__(self) -> tuple[object, ...]:
         values = (self.x_train, self.y_train, self.x_test, self.y_test, self.class_names, self.pixel_max)
-        return Arrays, values  # copies on other devices stay behind
+        return Arrays, values  # without the copies on other devices
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Tasks in the order in which they arrive, over arrays that they share."""
+    """Tasks in order of arrival, over shared arrays."""
 
     name: str
     scenario: Scenario
     seed: int
     tasks: tuple[Task, ...]
     arrays: Arrays
-    train_labels: Tensor  # [N] int64: label of each row within its task's head; -1 for a row of no task
+    train_labels: Tensor  # [N] int64: label of each row within its task's head; -1 if it belongs to no task
     test_labels: Tensor  # [M] int64
 
     @property
     def spec(self) -> InputSpec:
-        """Shape, scale and scenario of the inputs."""
+        """Shape, pixel range and scenario of the inputs."""
         return InputSpec(tuple(self.arrays.x_train.shape[1:]), self.arrays.pixel_max, self.scenario)
 
     @property
     def device(self) -> torch.device:
-        """Where the data lies."""
+        """The device of the data."""
         return self.arrays.device
 
     def train_data(self, k: int) -> tuple[Tensor, Tensor]:
-        """Inputs and head labels of task `k`, all of it, in order of arrival."""
+        """All training inputs and head labels of task `k`, in order of arrival."""
         task = self.tasks[k]
         return _permuted(self.arrays.x_train[task.train], task.permutation), self.train_labels[task.train]
 
     def test_data(self, k: int) -> tuple[Tensor, Tensor]:
-        """Test inputs and head labels of task `k`."""
+        """All test inputs and head labels of task `k`."""
         task = self.tasks[k]
         return _permuted(self.arrays.x_test[task.test], task.permutation), self.test_labels[task.test]
 
     def to(self, device: torch.device | str) -> Stream:
-        """This stream with its data on `device`; streams over the same arrays share the copy there."""
+        """This stream with its data on `device`; streams over the same arrays share one copy."""
         arrays = self.arrays.on(device)
         if arrays is self.arrays:
             return self
@@ -152,7 +152,7 @@ class Stream:
         return replace(self, tasks=tasks, arrays=arrays, train_labels=labels[0], test_labels=labels[1])
 
     def first(self, n: int) -> Stream:
-        """The stream cut after its first `n` tasks."""
+        """A stream of the first `n` tasks."""
         if not 1 <= n <= len(self.tasks):
             raise StreamError(f"{self.name} has {len(self.tasks)} tasks; the first {n} of them were asked for")
         return replace(self, tasks=self.tasks[:n])
@@ -166,7 +166,7 @@ class Stream:
 
 
 def _size(x: Tensor) -> str:
-    """Of one sample: `1 x 8 x 8`, or `64 features`."""
+    """The size of one sample as text: `1 x 8 x 8`, or `64 features`."""
     sides = [str(side) for side in x.shape[1:]]
     return " x ".join(sides) if len(sides) > 1 else f"{sides[0]} features"
 
@@ -200,9 +200,8 @@ def _check_inputs(x_train: Tensor, x_test: Tensor, pixel_max: float | None) -> N
 
 def _check_labels(part: str, x: Tensor, y: Tensor, classes: int) -> None:
     if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-        raise StreamError(
-            f"{part} labels are {y.dtype} of shape {list(y.shape)}; they must be torch.int64 of shape {[len(x)]}"
-        )
+        found = f"{y.dtype} of shape {list(y.shape)}"
+        raise StreamError(f"{part} labels are {found}; they must be torch.int64 of shape {[len(x)]}")
     if len(y) == 0:
         raise StreamError(f"there are no {part} samples; at least one is needed")
     low, high = int(y.min()), int(y.max())

@@ -1,38 +1,45 @@
-"""Streams named by where their images are: `folder:PATH`, one folder a task, or `csv:FILE`, a manifest.
+"""Streams of the user's own: images named by their path, and functions from outside this package.
 
-What is held out for testing is the same for every seed, and the images are read once a process: seeds differ in the
-order of arrival.
+Images are named `folder:PATH` or `csv:FILE`. All seeds hold out the same samples for testing and share the images,
+which are read once per process; seeds differ in the order of arrival.
+
+A function `(seed: int) -> Stream` is named `module:function`, `file.py:function`, or by an entry point of the group
+`scale_cl.streams`; see `scale_cl.plugins` for which names are imported.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scale_cl.errors import ConfigError
-from scale_cl.streams.builders.assembly import assemble
-from scale_cl.streams.builders.from_folder import from_folder
-from scale_cl.streams.builders.from_manifest import from_manifest
-from scale_cl.streams.data_root import expanded
+from scale_cl.errors import ConfigError, ScaleClError, StreamError, one_line
+from scale_cl.plugins import Plugins, is_reference
+from scale_cl.streams.assembly import assemble, shuffled
+from scale_cl.streams.from_images import from_folder, from_manifest
 from scale_cl.streams.images import recipe
-from scale_cl.streams.randomness import shuffled
+from scale_cl.streams.sources.source import expanded
 from scale_cl.streams.stream import Scenario, Stream
+
+OUTSIDE = Plugins("stream", "scale_cl.streams")
+"""Streams from outside this package."""
 
 _BUILDERS: dict[str, Callable[..., Stream]] = {"folder": from_folder, "csv": from_manifest}
 
 
 @dataclass(frozen=True)
 class UserStream:
-    """Where images are, and how they are read."""
+    """Where the images are and how to read them."""
 
     name: str  # folder:PATH or csv:FILE
     scenario: Scenario = "task"
     size: int | None = None
     channels: int = 3
     held_out: float = 0.2
-    base: Path | None = None  # where a relative path begins; None: in the present directory
+    base: Path | None = None  # what a relative path is relative to; None: the current directory
 
     @property
     def path(self) -> Path:
@@ -40,16 +47,16 @@ class UserStream:
         return (self.base or Path()) / expanded(self.name.partition(":")[2])
 
     def preprocess(self, shape: Sequence[int]) -> str:
-        """How an image file becomes an input of `shape` [C, H, W], in words."""
+        """A description of how an image file becomes an input of `shape` [C, H, W]."""
         return recipe((shape[1], shape[2]), self.channels, resize=self.size is not None)
 
 
-_read: dict[tuple[UserStream, Path], Stream] = {}  # the last one only
+_read: dict[tuple[UserStream, Path], Stream] = {}  # only the last one
 _reading = threading.Lock()
 
 
 def is_own(name: str) -> bool:
-    """Whether a stream's name says where its images are; ConfigError if it says it without a path."""
+    """Whether a name is of the form `folder:PATH` or `csv:FILE`; ConfigError if the path is missing."""
     kind, colon, path = name.partition(":")
     if kind not in _BUILDERS or not colon:
         return False
@@ -59,7 +66,7 @@ def is_own(name: str) -> bool:
 
 
 def own_name(path: str) -> str | None:
-    """How a stream is named whose images are in this folder or listed in this CSV file; None if it is neither."""
+    """The name of the stream of this folder or CSV file; None if `path` is neither."""
     if not path:
         return None
     try:
@@ -67,12 +74,12 @@ def own_name(path: str) -> str | None:
         if place.is_dir():
             return f"folder:{path}"
         return f"csv:{path}" if place.suffix.lower() == ".csv" and place.is_file() else None
-    except OSError:  # no path at all, as it is too long
+    except OSError:  # too long to be a path
         return None
 
 
 def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None) -> Stream:
-    """The stream, its samples in the order of arrival that `seed` decides, cut after the first `tasks` tasks."""
+    """The first `tasks` tasks of the stream; `seed` decides the order of arrival."""
     key = data, data.path.absolute()
     with _reading:
         if key not in _read:
@@ -86,3 +93,53 @@ def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None) -> St
         raise ConfigError(f"tasks is {tasks}; {data.name} has {len(first)}, so take 1 to {len(first)}")
     ordered = [replace(t, train=shuffled(t.train.sort().values.numpy(), seed, k)) for k, t in enumerate(first.tasks)]
     return assemble(first.name, first.scenario, seed, first.arrays, ordered[:tasks])
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name stands for a stream from outside: an entry point or a reference, but not `folder:` or `csv:`."""
+    return not is_own(name) and (is_reference(name) or name in OUTSIDE.names())
+
+
+def find_outside(name: str) -> Callable[[int], Stream]:
+    """The function behind the name of a stream from outside; ConfigError if there is none, or if it takes no seed."""
+    function = OUTSIDE.find(name)
+    if not callable(function):
+        kind = type(function).__name__
+        raise ConfigError(f"stream {name!r} is a {kind}; it must be a function (seed: int) -> Stream")
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError as error:
+        raise ConfigError(f"stream {name!r} cannot be called with a seed alone ({error}); give defaults") from None
+    except ValueError:  # it has no signature
+        pass
+    made: Callable[[int], Stream] = function
+    return made
+
+
+def describe_outside(name: str) -> str:
+    """The first line of the function's docstring."""
+    text = inspect.getdoc(find_outside(name)) or ""
+    return text.partition("\n")[0] or "(no docstring)"
+
+
+def load_outside(name: str, *, seed: int = 0, tasks: int | None = None) -> Stream:
+    """The first `tasks` tasks of a stream from outside, under the name by which it was asked for."""
+    function = find_outside(name)
+    try:
+        made = function(seed)
+    except ScaleClError:
+        raise
+    except Exception as error:  # the code of others may raise anything
+        raise StreamError(f"stream {name!r} failed with seed {seed}: {one_line(error)}") from error
+    if not isinstance(made, Stream):
+        raise StreamError(f"stream {name!r} returned a {type(made).__name__}; it must return a scale_cl.Stream")
+    if tasks is not None and not 1 <= tasks <= len(made):
+        raise ConfigError(f"tasks is {tasks}; {name} has {len(made)}, so take 1 to {len(made)}")
+    return replace(made, name=name, seed=seed, tasks=made.tasks[:tasks])
+
+
+@functools.lru_cache(maxsize=32)
+def size_outside(name: str) -> tuple[int, int, int]:
+    """Number of tasks of a stream from outside, and training and test samples of its largest task."""
+    tasks = load_outside(name).tasks
+    return len(tasks), max(len(task.train) for task in tasks), max(len(task.test) for task in tasks)

@@ -1,75 +1,109 @@
-"""What a tracker is to the rest: places for curves, pictures and results, one for each seed and one for the whole."""
+"""Tracking programs: the interface that each of them implements, and the known ones by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Axis = Literal["step", "task"]  # what a curve runs over: steps of training, or tasks learned
+from scale_cl.errors import ConfigError, TrackerError
+from scale_cl.settings import suggest
+
+NAMES = ("tensorboard", "mlflow", "wandb")  # each is also the name of the extra and of the package it installs
+Axis = Literal["step", "task"]  # the x axis of a curve: training steps, or tasks learned
 Ending = Literal["finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a run before it begins."""
+    """What is known about a run before it begins."""
 
-    directory: Path  # of the run
+    directory: Path
     title: str
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    seeds: Sequence[int] = ()  # if they are known
+    seeds: Sequence[int] = ()  # empty if not known yet
 
 
 class Backend(Protocol):
-    """One tracking program.
+    """A tracking program, with a place for each seed and one for the whole run.
 
-    `start` is called before training and says in one line, by a TrackerError, what hinders it. Everything after it is
-    called from one thread beside the training; what it raises ends this tracking and nothing else.
-    Where a seed is asked for, None is the whole run; if that has one seed only, both may be the same place.
+    `start` is called before training and raises a TrackerError of one line if tracking is not possible. All other
+    methods are called from one thread beside the training; an error that they raise ends this tracking only.
+    Where a method takes a seed, None means the whole run; with one seed, both may be the same place.
     """
 
     @property
     def name(self) -> str:
-        """As the command line knows it."""
+        """Its name on the command line."""
 
     def start(self, about: About, before: Mapping[str, Any] | None) -> str:
-        """Make ready, going on with what `memory` was `before` the run was stopped; says where to look."""
+        """Get ready and return where to look; `before` is what `memory` returned before the run was stopped."""
 
     def open(self, seeds: Sequence[int]) -> None:
-        """Training begins, of these seeds."""
+        """Training of these seeds begins."""
 
     def memory(self) -> dict[str, Any]:
-        """What `start` needs to go on with this run later, as JSON values."""
+        """The JSON values that `start` needs to continue this run later."""
 
     def restored(self, seed: int, steps: int) -> None:
-        """A seed goes on from so many steps: points of later steps are void."""
+        """A seed continues after this many steps: points of later steps are void."""
 
     def scalars(self, seed: int, axis: Axis, at: int, values: Mapping[str, float]) -> None:
-        """Points of curves, all at the same place."""
+        """Add a point to each of several curves, all at the same position on their axis."""
 
     def picture(self, seed: int | None, png: bytes, at: int) -> None:
-        """The matrix of accuracies after so many tasks; over the seeds, if there is none."""
+        """The accuracy matrix after so many tasks; of all seeds together if the seed is None."""
 
     def result(self, seed: int | None, measures: Mapping[str, float]) -> None:
-        """The measures at the end; over the seeds, if there is none."""
+        """The final measures; of all seeds together if the seed is None."""
 
     def document(self, content: Mapping[str, Any]) -> None:
         """The whole result: measures of every seed, matrices, names of tasks."""
 
     def flush(self) -> None:
-        """Pass on what was held back."""
+        """Send what is buffered."""
 
     def end(self, how: Ending) -> None:
         """The run is over."""
 
     def drop(self) -> None:
-        """After a failure: let go of what is held, without waiting for anyone."""
+        """After a failure: release everything without waiting for anyone."""
+
+
+def parse(texts: Iterable[str]) -> list[str]:
+    """Tracker names, given one by one or separated by commas, without repetitions; ConfigError for an unknown one."""
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(f"unknown tracker {name!r}; {suggest(name, NAMES)}")
+    return list(dict.fromkeys(names))
+
+
+def make(name: str, *, project: str | None = None, address: str | None = None) -> Backend:
+    """A tracker that is not started yet; TrackerError if its extra is not installed."""
+    parse([name])
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        raise TrackerError(f"tracking with {name} needs the extra: pip install 'scale-cl[{name}]'") from None
+    if name == "tensorboard":
+        from scale_cl.trackers.tensorboard_logs import TensorBoard
+
+        return TensorBoard()
+    if name == "mlflow":
+        from scale_cl.trackers.mlflow_runs import MLflow
+
+        return MLflow(address, project)
+    from scale_cl.trackers.wandb_runs import WandB
+
+    return WandB(project)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings with dotted names."""
+    """Nested settings as pairs of a dotted name and a value."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")

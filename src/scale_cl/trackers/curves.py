@@ -1,28 +1,30 @@
-"""What a training run gives to a tracker: the names of its curves, measures so far, pictures, and the result."""
+"""What a tracker receives of a training run: named curves, measures so far, pictures of the matrix, the result."""
 
 from __future__ import annotations
 
+import io
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scale_cl import metrics
 from scale_cl.results import MEASURES
-from scale_cl.trackers.backend import Backend, Ending
-from scale_cl.trackers.picture import matrix_png
+from scale_cl.trackers.backend import Backend
+from scale_cl.training.events import Evaluated, Event, Finished, Losses, Restored, Started, TaskStarted
 
-_BETWEEN_PICTURES = 30.0  # seconds at least: a picture costs more than a quick task
+_BETWEEN_PICTURES = 30.0  # seconds at least: drawing a picture takes longer than a quick task
+_NUMBERED = 12  # up to this many tasks, every cell of the picture shows its number
 
 
 class Curves:
-    """A recorder (see `scale_cl.training.observer`) that fills one backend.
+    """A listener that fills one backend.
 
-    Over steps: `loss/TERM`. Over tasks learned: `accuracy/task-NN`, and `so_far/MEASURE` of the tasks learned by then.
-    At the end: `result/MEASURE`; over several seeds, the mean and `result/MEASURE_deviation`.
+    Over steps: `loss/TERM`. Over tasks learned: `accuracy/task-NN`, and `so_far/MEASURE` of the tasks learned so far.
+    At the end: `result/MEASURE`; with several seeds also their mean and `result/MEASURE_deviation`.
     """
 
-    def __init__(self, backend: Backend, loss_every: int) -> None:
-        self.loss_every = loss_every
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._what = ""
         self._seeds: list[int] = []
@@ -31,32 +33,32 @@ class Curves:
         self._matrices: dict[int, list[list[float | None]]] = {}
         self._drawn: dict[int, float] = {}
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        """Open a place for each seed."""
-        self._what, self._seeds, self._tasks = f"{learner} on {stream}", list(seeds), tasks
+    def __call__(self, event: Event) -> None:
+        """Pass one event on to the backend."""
+        match event:
+            case Started():
+                self._start(event)
+            case TaskStarted(task=task, name=name):
+                self._names[task] = name
+            case Losses(seed=seed, step=step, terms=terms):
+                self._backend.scalars(seed, "step", step, {f"loss/{name}": value for name, value in terms.items()})
+            case Restored(seed=seed, steps=steps, matrix=matrix):
+                self._matrices[seed] = [list(row) for row in matrix]
+                self._backend.restored(seed, steps)
+            case Evaluated(seed=seed, task=task, accuracies=accuracies):
+                self._evaluated(seed, task, accuracies)
+            case Finished():
+                self._finish()
+
+    def _start(self, event: Started) -> None:
+        self._what, self._seeds, self._tasks = f"{event.learner} on {event.stream}", list(event.seeds), event.tasks
         self._names = {}
-        self._matrices = {seed: [[None] * tasks for _ in range(tasks)] for seed in seeds}
-        self._drawn = dict.fromkeys(seeds, time.monotonic())
-        self._backend.open(seeds)
+        self._matrices = {seed: [[None] * event.tasks for _ in range(event.tasks)] for seed in event.seeds}
+        self._drawn = dict.fromkeys(event.seeds, time.monotonic())
+        self._backend.open(self._seeds)
 
-    def task_started(self, task: int, name: str, steps: int) -> None:
-        """Keep the name."""
-        self._names[task] = name
-
-    def stepped(self, steps: int) -> None:
-        """Nothing."""
-
-    def losses(self, seed: int, step: int, terms: Mapping[str, float]) -> None:
-        """A point of every term."""
-        self._backend.scalars(seed, "step", step, {f"loss/{name}": value for name, value in terms.items()})
-
-    def restored(self, seed: int, steps: int, matrix: list[list[float | None]]) -> None:
-        """Take over what was reached."""
-        self._matrices[seed] = matrix
-        self._backend.restored(seed, steps)
-
-    def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
-        """A point for each task tested, measures of the tasks so far, and now and then the matrix."""
+    def _evaluated(self, seed: int, task: int, accuracies: Sequence[float]) -> None:
+        """A point per tested task, the measures of the tasks so far, and now and then the matrix."""
         matrix, learned = self._matrices[seed], task + 1
         matrix[task][:learned] = accuracies
         digits = len(str(self._tasks))
@@ -68,8 +70,8 @@ class Curves:
             self._drawn[seed] = time.monotonic()
             self._backend.picture(seed, matrix_png(matrix, f"{self._what}, seed {seed}"), learned)
 
-    def finished(self) -> None:
-        """The result of every seed, and what they come to together."""
+    def _finish(self) -> None:
+        """The result of every seed, and their mean."""
         for seed in self._seeds:
             self._backend.result(seed, _named(_measures(self._matrices[seed])))
         if len(self._seeds) > 1:
@@ -79,17 +81,10 @@ class Curves:
             means |= {f"{name}_deviation": spread for name, (_, spread) in summary.items() if spread is not None}
             self._backend.result(None, _named(means))
             title = f"{self._what}, mean of {len(self._seeds)} seeds"
-            self._backend.picture(None, matrix_png(self._mean_matrix(), title), self._tasks)
+            rows = zip(*self._matrices.values(), strict=True)
+            means_of = [[metrics.mean(cell) for cell in zip(*row, strict=True)] for row in rows]
+            self._backend.picture(None, matrix_png(means_of, title), self._tasks)
         self._backend.document(self._document())
-
-    def end(self, how: Ending) -> None:
-        """The run is over, well or not."""
-        self._backend.end(how)
-
-    def _mean_matrix(self) -> list[list[float | None]]:
-        places = range(self._tasks)
-        cells = [[[m[i][j] for m in self._matrices.values()] for j in places] for i in places]
-        return [[metrics.mean_and_deviation(values)[0] for values in row] for row in cells]
 
     def _document(self) -> dict[str, Any]:
         matrices = [self._matrices[seed] for seed in self._seeds]
@@ -108,9 +103,37 @@ def _measure(matrix: metrics.Matrix, name: str) -> float | None:
 
 
 def _measures(matrix: metrics.Matrix) -> dict[str, float]:
-    """Those that are defined."""
+    """The measures that are defined."""
     return {name: value for name in MEASURES if (value := _measure(matrix, name)) is not None}
 
 
 def _named(measures: Mapping[str, float]) -> dict[str, float]:
     return {f"result/{name}": value for name, value in measures.items()}
+
+
+def matrix_png(matrix: Sequence[Sequence[float | None]], title: str) -> bytes:
+    """The accuracy matrix [T][T] as PNG: row = after learning that task, column = tested task, None stays empty."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    count = len(matrix)
+    values = [[math.nan if v is None else v for v in row] for row in matrix]
+    figure = Figure(figsize=(6.4, 5.2), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, cmap="viridis", vmin=0, vmax=100)
+    figure.colorbar(image, ax=axes, label="accuracy, %")
+    places = range(0, count, 1 if count <= 20 else -(-count // 20))
+    axes.set_xticks(places, [str(at + 1) for at in places])
+    axes.set_yticks(places, [str(at + 1) for at in places])
+    axes.set_xlabel("tested on task")
+    axes.set_ylabel("after learning task")
+    axes.set_title(title.encode("ascii", "replace").decode(), parse_math=False)  # the font may have no other letters
+    if count <= _NUMBERED:
+        for i, row in enumerate(matrix):
+            for j, value in enumerate(row):
+                if value is not None:
+                    colour = "black" if value > 55 else "white"  # the upper end of the colours is light
+                    axes.text(j, i, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=9)
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(buffer, format="png")
+    return buffer.getvalue()

@@ -1,6 +1,6 @@
-"""MLflow: a run for the whole, with a child run for each seed if there are several; by its client, nothing global.
+"""MLflow: one run, with a child run per seed if there are several; uses its client and no global state.
 
-The server is that of `MLFLOW_TRACKING_URI`, the experiment that of `MLFLOW_EXPERIMENT_NAME`, if not given.
+By default the server is `MLFLOW_TRACKING_URI` and the experiment `MLFLOW_EXPERIMENT_NAME`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scale_cl.trackers.backend import About, Axis, Ending, flat
 
 _MOST = 500  # metrics in one request; the server takes 1000
 _MOST_PARAMETERS = 100
-_ANSWERS_WITHIN = 10.0  # seconds, of a server that is there
+_ANSWERS_WITHIN = 10.0  # seconds within which a server that is up answers
 _STATUS: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -36,10 +36,10 @@ class MLflow:
         self._about = About(Path(), "")
         self._experiment = self._whole = ""
         self._runs: dict[int, str] = {}
-        self._held: dict[str, list[Any]] = {}  # metrics by run, on their way
+        self._held: dict[str, list[Any]] = {}  # metrics to be sent, by run
 
     def start(self, about: About, before: Mapping[str, Any] | None) -> str:
-        """Reach the server and make the run, or take it up again."""
+        """Connect to the server and create the run, or continue the earlier one."""
         from mlflow import MlflowClient, get_tracking_uri
 
         before = before or {}
@@ -50,13 +50,18 @@ class MLflow:
             _must_answer(address)
             self._client = MlflowClient(tracking_uri=address)
             if "run" in before:
-                self._take_up(before)
+                self._experiment, self._whole = str(before["experiment"]), str(before["run"])
+                self._runs = {int(seed): str(run) for seed, run in before["seeds"].items()}
+                for run in {self._whole, *self._runs.values()}:
+                    self._client.update_run(run, status="RUNNING")
             else:
-                self._experiment = self._experiment_id()
+                name = self._experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "scale-cl"
+                found = self._client.get_experiment_by_name(name)
+                self._experiment = str(found.experiment_id if found else self._client.create_experiment(name))
                 self._whole = self._new_run(about.title, {})
                 for name, content in (("config", about.config), ("environment", about.environment)):
                     self._file(self._whole, f"{name}.json", json.dumps(content, indent=2).encode())
-        except Exception as error:  # of many kinds: of the network, the server, a data base
+        except Exception as error:  # of many kinds: network, server, database
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise TrackerError(f"tracking with mlflow at {_without_password(address)} cannot start: {reason}") from None
         shown = _without_password(address)
@@ -65,7 +70,7 @@ class MLflow:
         return f"{shown}, run {self._whole}"
 
     def open(self, seeds: Sequence[int]) -> None:
-        """A child run for each seed, unless there is one only."""
+        """Create a child run per seed, unless there is only one."""
         for seed in seeds:
             if seed not in self._runs and len(seeds) == 1:
                 self._runs[seed] = self._whole
@@ -74,24 +79,24 @@ class MLflow:
                 self._runs[seed] = self._new_run(f"{self._about.title}, seed {seed}", tags)
 
     def memory(self) -> dict[str, Any]:
-        """The address, unless it holds a password, and the runs."""
+        """The address, unless it contains a password, and the runs."""
         address = self._address if self._address == _without_password(self._address or "") else None
         runs = {str(seed): run for seed, run in self._runs.items()}
         return {"address": address, "experiment": self._experiment, "run": self._whole, "seeds": runs}
 
     def restored(self, seed: int, steps: int) -> None:
-        """Nothing: MLflow forgets no point; those that are made again are there twice."""
+        """Nothing: MLflow deletes no points, so repeated ones are there twice."""
 
     def scalars(self, seed: int, axis: Axis, at: int, values: Mapping[str, float]) -> None:
-        """Points of curves, sent many at a time."""
+        """Buffer points of curves; many are sent at once."""
         self._hold(self._runs[seed], at, values)
 
     def picture(self, seed: int | None, png: bytes, at: int) -> None:
-        """The artifact `matrix.png`, over the one before."""
+        """The artifact `matrix.png`, replacing the one before."""
         self._file(self._run(seed), "matrix.png", png)
 
     def result(self, seed: int | None, measures: Mapping[str, float]) -> None:
-        """Metrics of one point."""
+        """Metrics with a single point."""
         self._hold(self._run(seed), 0, measures)
 
     def document(self, content: Mapping[str, Any]) -> None:
@@ -99,7 +104,7 @@ class MLflow:
         self._file(self._whole, "result.json", json.dumps(content, indent=2).encode())
 
     def flush(self) -> None:
-        """Send the points."""
+        """Send the buffered points."""
         for run, metrics in self._held.items():
             while metrics:
                 self._client.log_batch(run, metrics=metrics[:_MOST])
@@ -112,7 +117,7 @@ class MLflow:
             self._client.set_terminated(run, status=_STATUS[how])
 
     def drop(self) -> None:
-        """Nothing is held but memory."""
+        """Drop the buffered points."""
         self._held.clear()
 
     def _run(self, seed: int | None) -> str:
@@ -126,26 +131,12 @@ class MLflow:
         if len(held) >= _MOST:
             self.flush()
 
-    def _take_up(self, before: Mapping[str, Any]) -> None:
-        self._experiment, self._whole = str(before["experiment"]), str(before["run"])
-        self._runs = {int(seed): str(run) for seed, run in before["seeds"].items()}
-        for run in {self._whole, *self._runs.values()}:
-            self._client.update_run(run, status="RUNNING")
-
-    def _experiment_id(self) -> str:
-        name = self._experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "scale-cl"
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found is not None else self._client.create_experiment(name))
-
     def _new_run(self, name: str, tags: Mapping[str, str]) -> str:
         from mlflow.entities import Param
 
-        made_with = self._about.environment
-        source = {
-            "mlflow.source.name": made_with.get("command"),
-            "mlflow.source.git.commit": made_with.get("git_revision"),
-        }
-        known = {key: str(value) for key, value in source.items() if value}
+        keys = {"mlflow.source.name": "command", "mlflow.source.git.commit": "git_revision"}
+        found = {tag: self._about.environment.get(key) for tag, key in keys.items()}
+        known = {tag: str(value) for tag, value in found.items() if value}
         run = str(self._client.create_run(self._experiment, run_name=name, tags={**known, **tags}).info.run_id)
         settings = dict(flat(self._about.config))
         if "scale_cl.seed" in tags:
@@ -163,7 +154,7 @@ class MLflow:
 
 
 def _must_answer(address: str) -> None:
-    """A quick look whether anyone is there, as the client would try for minutes; what it answers is for the client."""
+    """Check quickly whether a server answers at all, because the client would retry for minutes."""
     if not address.startswith(("http://", "https://")):
         return
     parts = urllib.parse.urlsplit(address)
@@ -178,7 +169,7 @@ def _must_answer(address: str) -> None:
 
 
 def _absolute(address: str) -> str:
-    """A data base beside us is still found after a change of folder."""
+    """Make the path of a database file absolute, so that it is found after a change of directory."""
     path = address.removeprefix("sqlite:///")
     return address if path == address or path.startswith("/") else f"sqlite:///{Path(path).absolute()}"
 

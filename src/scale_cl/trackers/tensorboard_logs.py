@@ -1,7 +1,7 @@
-"""TensorBoard: event files under `DIR/tensorboard`, a folder for each seed, the whole run in the folder itself.
+"""TensorBoard: event files under `DIR/tensorboard`, one folder per seed, the whole run in the folder itself.
 
-The files are written here, record by record, with TensorBoard's own formats: its writer has a thread whose errors would
-come too late, or never.
+The records are written here in TensorBoard's format, because its own writer has a thread that reports errors late or
+never.
 """
 
 from __future__ import annotations
@@ -35,30 +35,29 @@ class TensorBoard:
         self._folder = Path()
         self._about = About(Path(), "")
         self._logs: dict[int | None, _Log] = {}
-        self._from: dict[int, int] = {}  # steps from which earlier points are void
+        self._from: dict[int, int] = {}  # by seed, the step from which earlier points are void
 
     def start(self, about: About, before: Mapping[str, Any] | None) -> str:
-        """Make the folder."""
+        """Create the folder."""
         self._about, self._folder = about, about.directory / FOLDER
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not os.access(self._folder, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")
         except OSError as error:
-            raise TrackerError(
-                f"tracking with tensorboard: {self._folder} cannot be written to: {error.strerror}"
-            ) from None
+            reason = f"{self._folder} cannot be written to: {error.strerror}"
+            raise TrackerError(f"tracking with tensorboard: {reason}") from None
         return str(self._folder)
 
     def open(self, seeds: Sequence[int]) -> None:
-        """Nothing yet: a file begins with its first point, as it must know from where on."""
+        """Nothing yet: a file is created with its first point, when it is known which earlier points are void."""
 
     def memory(self) -> dict[str, Any]:
-        """Nothing: the files are where they are."""
+        """Nothing: the files are in the run's directory."""
         return {}
 
     def restored(self, seed: int, steps: int) -> None:
-        """Have TensorBoard leave out the points that are made again."""
+        """Have TensorBoard hide the points of steps that are repeated."""
         self._from[seed] = steps + 1
 
     def scalars(self, seed: int, axis: Axis, at: int, values: Mapping[str, float]) -> None:
@@ -74,7 +73,7 @@ class TensorBoard:
         self._log(seed).write(at, _values([{"tag": "matrix", "image": image}]))
 
     def result(self, seed: int | None, measures: Mapping[str, float]) -> None:
-        """Scalars of one point, which the table of hyper-parameters shows as well."""
+        """Scalars with a single point, which the table of hyper-parameters shows too."""
         self._log(seed).write(0, _values({"tag": tag, "simple_value": value} for tag, value in measures.items()))
 
     def document(self, content: Mapping[str, Any]) -> None:
@@ -90,12 +89,12 @@ class TensorBoard:
         self._log(None).write(0, text_pb("result", f"{content['run']}\n\n{table}"))
 
     def flush(self) -> None:
-        """To where a reader sees it."""
+        """Write to disk, where a reader sees it."""
         for log in self._logs.values():
             log.flush()
 
     def end(self, how: Ending) -> None:
-        """Close the files; a folder that nothing was written to goes."""
+        """Close the files; remove the folder if it is empty."""
         for log in self._logs.values():
             log.write(0, _session_end(how))
             log.close()
@@ -103,7 +102,7 @@ class TensorBoard:
             self._folder.rmdir()
 
     def drop(self) -> None:
-        """Close the files as they are."""
+        """Close the files."""
         for log in self._logs.values():
             with contextlib.suppress(OSError):
                 log.close()
@@ -118,7 +117,7 @@ class TensorBoard:
         return self._logs[seed]
 
     def _introduce(self, log: _Log, seed: int | None) -> None:
-        """The config, to read and as hyper-parameters."""
+        """Write the config as text and as hyper-parameters."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
 
@@ -161,7 +160,7 @@ class _Log:
 
 
 def _session_end(how: Ending) -> Any:
-    """What the table of hyper-parameters shows as the state of a run; TensorBoard's own maker needs TensorFlow."""
+    """The state of a run in the table of hyper-parameters; TensorBoard's own function for it needs TensorFlow."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 

@@ -1,7 +1,7 @@
-"""Weights & Biases: a run for the whole, and if there are several seeds a run for each, all in one group.
+"""Weights & Biases: one run, and one more per seed if there are several, all in one group.
 
-Project, entity and mode are those of `WANDB_PROJECT`, `WANDB_ENTITY` and `WANDB_MODE` (online, offline, disabled), if
-not given; its files lie under `DIR/wandb`, or where `WANDB_DIR` says.
+By default project, entity and mode are `WANDB_PROJECT`, `WANDB_ENTITY` and `WANDB_MODE` (online, offline, disabled).
+Its files are in `DIR/wandb`, or in `WANDB_DIR`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WandB:
         self._runs: dict[int, Any] = {}
 
     def start(self, about: About, before: Mapping[str, Any] | None) -> str:
-        """Make the run of the whole, or take it up again."""
+        """Create the run of all seeds, or continue the earlier one."""
         before = before or {}
         self._about = about
         self._id = str(before.get("id") or secrets.token_hex(4))
@@ -44,12 +44,12 @@ class WandB:
         except Exception as error:  # of many kinds: no account, no network
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise TrackerError(f"tracking with wandb cannot start: {reason}") from None
-        if self._whole.settings._offline:
+        if self._whole.settings.mode in ("offline", "dryrun"):
             return f"{self._whole.settings.sync_dir}, offline: `wandb sync` sends it"
         return str(self._whole.url or self._whole.settings.sync_dir)
 
     def open(self, seeds: Sequence[int]) -> None:
-        """A run for each seed, unless there is one only."""
+        """Create a run per seed, unless there is only one."""
         for seed in seeds:
             if seed not in self._runs and len(seeds) == 1:
                 self._runs[seed] = self._whole
@@ -59,11 +59,11 @@ class WandB:
                 self._runs[seed] = self._new_run(own, name, config, "seed", True)
 
     def memory(self) -> dict[str, Any]:
-        """The identity that all runs' own are made of."""
+        """The ID from which the IDs of all runs are made."""
         return {"id": self._id, "project": self._project}
 
     def restored(self, seed: int, steps: int) -> None:
-        """Nothing: points that are made again come twice."""
+        """Nothing: points of repeated steps are there twice."""
 
     def scalars(self, seed: int, axis: Axis, at: int, values: Mapping[str, float]) -> None:
         """Points of curves."""
@@ -81,7 +81,7 @@ class WandB:
         self._run(seed).summary.update(dict(measures))
 
     def document(self, content: Mapping[str, Any]) -> None:
-        """The matrices and the names of the tasks, into the summary of the whole."""
+        """The matrices and the names of the tasks, into the summary of the run of all seeds."""
         self._whole.summary.update({f"result/{key}": content[key] for key in ("seeds", "tasks", "matrix")})
 
     def flush(self) -> None:
@@ -101,7 +101,7 @@ class WandB:
     def _new_run(self, own: str, name: str, config: Mapping[str, Any], kind: str | None, grouped: bool) -> Any:
         import wandb
 
-        mode: Any = os.environ.get("WANDB_MODE") or None  # W&B itself looks there but once in a process
+        mode: Any = os.environ.get("WANDB_MODE") or None  # W&B itself reads it only once per process
         place = os.environ.get("WANDB_DIR") or str(self._about.directory.absolute())
         run = wandb.init(
             project=self._project,

@@ -1,26 +1,32 @@
 """The config of a run: three sections, `stream`, `learner` and `run`, and the order in which their sources apply.
 
-Defaults, then the paper's settings for this learner on this stream, then the config file, then options and `--set`.
+Defaults, then the preset's settings for this learner on this stream, then the config file, then options and `--set`.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from scale_cl.errors import ConfigError
+import yaml
+
+from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import LearnerConfig
 from scale_cl.learners import registry as learners
+from scale_cl.learners.presets import DEFAULT_PRESET, check_preset
+from scale_cl.nets.custom_backbone import BACKBONES
+from scale_cl.plugins import is_reference
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
 from scale_cl.streams import catalog as streams
-from scale_cl.streams.user_streams import UserStream, is_own, own_name
-from scale_cl.training.config_file import read_config_file
+from scale_cl.streams.user_streams import OUTSIDE, UserStream, find_outside, is_own, own_name
 
 DEFAULT_LEARNER = "scale"
 SECTIONS = ("stream", "learner", "run")
+_LARGEST = 1 << 20  # bytes of a config file
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 
 
@@ -28,7 +34,10 @@ _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 class StreamSettings(Settings):
     """Which stream, and how much of it."""
 
-    name: str = setting("digits", "name of the stream, see `scale-cl list streams`; or folder:PATH, or csv:FILE")
+    name: str = setting(
+        "digits",
+        "name of the stream, see `scale-cl list streams`; or folder:PATH, csv:FILE, module:function, file.py:function",
+    )
     tasks: int | None = setting(None, "number of tasks from the first on; none for all", low=1)
     class_order: int | Literal["default", "natural"] = setting(
         "default",
@@ -45,13 +54,15 @@ class StreamSettings(Settings):
     size: int | None = setting(None, "own images: height and width to resize to; none: all have the same", low=1)
     channels: int = setting(3, "own images: 3 for colour, 1 for grey", choices=(1, 3))
     held_out: float = setting(
-        0.2, "own images: share of a class to test with, where no split is given", above=0, below=1
+        0.2, "own images: share of each class that is kept for testing, if no split is given", above=0, below=1
     )
 
     @property
     def short_name(self) -> str:
         """The name without a path, fit for a folder's name."""
-        return Path(self.name.partition(":")[2]).absolute().stem if is_own(self.name) else self.name
+        if is_own(self.name):
+            return Path(self.name.partition(":")[2]).absolute().stem
+        return _folder_name(self.name)
 
     @property
     def own_data(self) -> UserStream | None:
@@ -59,9 +70,8 @@ class StreamSettings(Settings):
         if not is_own(self.name):
             return None
         if self.class_order != "default" or self.part == "search":
-            raise ConfigError(
-                f"stream.class_order and stream.part are of the catalog's streams; {self.name} has neither"
-            )
+            unknown = "stream.class_order and stream.part are of the catalog's streams"
+            raise ConfigError(f"{unknown}; {self.name} has neither")
         return UserStream(self.name, self.scenario, self.size, self.channels, self.held_out)
 
 
@@ -71,32 +81,28 @@ class RunSettings(Settings):
 
     seed: int = setting(0, "first seed", low=0, high=2**31)
     seeds: int = setting(1, "number of seeds, counted up from the first", low=1, high=10_000)
-    batch_size: int = setting(10, "samples that arrive at once", low=1)
+    batch_size: int = setting(10, "samples per step", low=1)
     device: str = setting("auto", "auto (a GPU if there is one), cpu, cuda or cuda:N")
-    threads: int = setting(1, "CPU threads of a process; another number gives other bits", low=1, high=1024)
+    threads: int = setting(1, "CPU threads per process; another number gives other bits", low=1, high=1024)
     precision: Literal["fp32", "tf32", "bf16"] = setting("tf32", "arithmetic on the GPU; the CPU always uses fp32")
-    channels_last: bool = setting(True, "keep images with channels last in memory, which is faster; gives other bits")
+    channels_last: bool = setting(True, "store images with channels last, which is faster; gives other bits")
     direct_convolutions: bool = setting(
-        True, "kernels of our own for convolutions of few channels on the GPU, in TF32 with channels last"
+        True, "use our own kernels for convolutions of few channels on the GPU, in TF32 with channels last"
     )
     capture: bool = setting(True, "record the step as a CUDA graph and replay it")
-    autotune: bool = setting(
-        False, "let cuDNN try its kernels first, for convolutions that are left to it: some seconds at the start"
-    )
-    deterministic: bool = setting(False, "same bits on CUDA at every run, at some cost in speed")
+    autotune: bool = setting(False, "let cuDNN try its kernels for other convolutions: some seconds at the start")
+    deterministic: bool = setting(False, "same bits on CUDA in every run, at some cost in speed")
     processes: int = setting(0, "processes over which seeds are spread on the CPU; 0 for as many as cores allow", low=0)
     on_divergence: Literal["stop", "skip"] = setting(
         "stop", "when a loss or gradient is not finite: stop the run, or skip the step"
     )
     checkpoint_every: int = setting(0, "steps from one checkpoint to the next; 0: only at the end of each task", low=0)
     checkpoint_seconds: float = setting(0.0, "seconds from one checkpoint to the next within a task; 0: none", low=0)
-    checkpoints_kept: int = setting(2, "checkpoints of a seed that stay, the newest ones", low=1)
-    keep_state: bool = setting(
-        False, "keep the last checkpoint of each seed, the trained learner with its memory, when the run is done"
-    )
+    checkpoints_kept: int = setting(2, "number of checkpoints per seed that stay, the newest ones", low=1)
+    keep_state: bool = setting(False, "keep the last checkpoint of each seed, learner and memory, after the run")
 
     def __post_init__(self) -> None:
-        """Check the form of the device's name; whether it is there is found out when it is used."""
+        """Check the form of the device's name; whether the device exists is checked when it is used."""
         super().__post_init__()
         if not _DEVICES.fullmatch(self.device):
             raise ConfigError(f"run.device: {self.device!r} is not one of auto, cpu, cuda, cuda:N")
@@ -104,13 +110,14 @@ class RunSettings(Settings):
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run is a function of."""
+    """Everything that determines a run's result."""
 
     stream: StreamSettings
     learner_name: str
     learner: LearnerConfig
     run: RunSettings
     base: Path | None = None  # where a relative path of the stream begins, if not here; no part of the result
+    preset: str = DEFAULT_PRESET  # that the learner's settings began with; recorded, but all settings are in `learner`
 
     @property
     def own_data(self) -> UserStream | None:
@@ -119,9 +126,23 @@ class Config:
         return None if own is None else replace(own, base=self.base)
 
     @property
+    def short_name(self) -> str:
+        """Learner and stream without paths, fit for a folder's name."""
+        return f"{_folder_name(self.learner_name)}-{self.stream.short_name}"
+
+    @property
     def seeds(self) -> list[int]:
         """The seeds to run."""
         return list(range(self.run.seed, self.run.seed + self.run.seeds))
+
+    @classmethod
+    def from_dict(cls, content: Any, path: Path | None = None, *, preset: str | None = None) -> Config:
+        """The config whose `as_dict` is `content`; errors name the file `path` that it was read from."""
+        whole = isinstance(content, dict) and all(isinstance(content.get(section), dict) for section in SECTIONS)
+        if not whole:
+            raise CheckpointError(f"{path} is damaged: its config does not have the sections {', '.join(SECTIONS)}")
+        options = {f"{section}.{k}": v for section in SECTIONS for k, v in content[section].items()}
+        return resolve(options=options, preset=preset)
 
     def as_dict(self) -> dict[str, Any]:
         """The three sections as JSON values; the learner's holds its name as well."""
@@ -139,27 +160,40 @@ def resolve(
     file: Path | None = None,
     options: Mapping[str, object] | None = None,
     assignments: Iterable[str] = (),
+    preset: str | None = None,
 ) -> Config:
     """Make the config of a run.
 
-    `options` maps dotted names such as `run.seeds` to values, `assignments` are texts such as `inner_lr=0.05` or
-    `run.batch_size=20`; a name without a dot is the learner's.
+    Args:
+        stream: name of the stream; by default digits.
+        learner: name of the learner; by default scale.
+        file: a YAML file with the sections stream, learner and run, or the `result.json` of an earlier run.
+        options: values by dotted name, such as `run.seeds`.
+        assignments: texts such as `inner_lr=0.05` or `run.batch_size=20`; a name without a dot is the learner's.
+        preset: which settings the learner begins with: `paper` or `ours`; by default ours.
     """
-    from_file = read_config_file(file, SECTIONS) if file else {section: {} for section in SECTIONS}
-    given = _given(stream, learner, options or {}, [parse_assignment(text) for text in assignments])
+    from_file: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    if file is not None:
+        from_file, named = read_config_file(file)
+        preset = preset or named
+    preset = check_preset(preset)
+    assigned = [parse_assignment(text) for text in assignments]
+    given = _given(stream, learner, options or {}, assigned)
 
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
     stream_settings = build(StreamSettings, stream_values, section="stream")
-    if not is_own(stream_settings.name):
-        _require_stream(stream_settings.name)
+    require_stream(stream_settings.name, typed=stream is not None or "stream.name" in dict(assigned))
 
-    learner_name = given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER))
-    name = str(learner_name)
-    require_known("learner", name, learners.names())
+    typed = {*dict(assigned), *(["name"] if learner is not None else [])}
+    name = str(given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER)))
+    if typed & {"name", "learner.name"}:
+        learners.OUTSIDE.give(name)
     kind = learners.config_class(name)
+    if typed & {"backbone", "learner.backbone"}:
+        BACKBONES.give(str(given["learner.backbone"]))
     _point_out_section(kind, given)
     learner_values = {
-        **learners.paper_settings(name, stream_settings.name),
+        **learners.preset_settings(name, stream_settings.name, preset),
         **from_file["learner"],
         **_texts_read(kind, given, "learner"),
     }
@@ -169,6 +203,7 @@ def resolve(
         learner_name=name,
         learner=build(kind, learner_values, section="learner"),
         run=build(RunSettings, run_values, section="run"),
+        preset=preset,
     )
 
 
@@ -178,16 +213,31 @@ def require_known(what: str, name: str, known: list[str]) -> None:
         raise ConfigError(f"unknown {what} {name!r}; {suggest(name, known)} (see `scale-cl list {what}s`)")
 
 
-def _require_stream(name: str) -> None:
-    """As `require_known`; a folder or CSV file of that name is what was meant."""
-    own = None if name in streams.names() else own_name(name)
-    if own is not None:
-        raise ConfigError(f"unknown stream {name!r}; did you mean {own!r}?")
-    require_known("stream", name, streams.names())
+def require_stream(name: str, *, typed: bool) -> None:
+    """Raise ConfigError unless `name` is a stream; `typed`: the user named it, so that a reference may be imported."""
+    if is_own(name):
+        return
+    if typed:
+        OUTSIDE.give(name)
+    if name in streams.ENTRIES:
+        OUTSIDE.check_not_taken(name)
+        return
+    OUTSIDE.require_given(name, "--stream")
+    if not is_reference(name):
+        own = None if name in streams.names() else own_name(name)
+        if own is not None:
+            raise ConfigError(f"unknown stream {name!r}; did you mean {own!r}?")
+        require_known("stream", name, streams.names())
+    find_outside(name)  # raises ConfigError if it cannot be used
+
+
+def _folder_name(name: str) -> str:
+    """A name without the folder of a file, and without characters that mean something in a path."""
+    return re.sub(r"[^\w.-]+", "-", name.rpartition("/")[2]).strip("-.")
 
 
 class _Text(str):
-    """A value that came as text and is still to be read as its field's type."""
+    """A value given as text, to be read as its field's type."""
 
 
 def _given(
@@ -209,16 +259,116 @@ def _given(
 
 
 def _texts_read(kind: type[Settings], given: Mapping[str, object], section: str) -> dict[str, object]:
-    """The given values of one section, texts read as the types of the fields."""
+    """The given values of one section; texts are read as the types of their fields."""
     own = {k.partition(".")[2]: v for k, v in given.items() if k.partition(".")[0] == section}
     return {k: parse_text(kind, k, v, section=section) if isinstance(v, _Text) else v for k, v in own.items()}
 
 
 def _point_out_section(kind: type[Settings], given: Mapping[str, object]) -> None:
-    """A bare name belongs to the learner; if only another section has such a field, say how to write it."""
+    """A name without a dot is the learner's; if only another section has such a field, suggest that one."""
     for full in given:
         section, _, field = full.partition(".")
         if section == "learner" and field not in field_names(kind):
             for other, settings in (("run", RunSettings), ("stream", StreamSettings)):
                 if field in field_names(settings):
                     raise ConfigError(f"unknown setting {full!r}; did you mean '{other}.{field}'?")
+
+
+# ---- config files ----------------------------------------------------------------------------------------------------
+def read_config_file(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """The values of each section and the preset, from a page of YAML or the `result.json` of an earlier run.
+
+    `stream: pmnist` is short for a section with only a name. Only plain values are read: aliases, duplicate keys and
+    large files are refused, with the line of the error.
+    """
+    content = _parse(path, _read(path))
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected the sections {', '.join(SECTIONS)}, found {type(content).__name__}")
+    if "schema" in content and isinstance(content.get("config"), dict):
+        content = {**content["config"], "preset": content.get("preset")}  # the result of an earlier run
+    preset = content.pop("preset", None)
+    if not isinstance(preset, str | None):
+        raise ConfigError(f"{path}: 'preset' must be a name, found {type(preset).__name__}")
+    return {section: _section(path, content, section) for section in SECTIONS}, preset
+
+
+def _section(path: Path, content: dict[Any, Any], section: str) -> dict[str, Any]:
+    for name in content:
+        if name not in SECTIONS:
+            raise ConfigError(f"{path}: unknown section {name!r}; {suggest(str(name), SECTIONS)}")
+    values = content.get(section)
+    if values is None:
+        return {}
+    if isinstance(values, str) and section != "run":
+        return {"name": values}
+    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
+        raise ConfigError(f"{path}: section {section!r} must hold named values, such as `{section}: {{...}}`")
+    return dict(values)
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ConfigError(f"{path} is larger than {_LARGEST} bytes; a config is a page or so of YAML")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"config file {path} is not UTF-8 text: byte {error.start}") from None
+
+
+def _parse(path: Path, text: str) -> Any:
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            where = f", line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
+            raise ConfigError(f"{path} is not JSON{where}") from None
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{where}: {error.problem or 'not YAML'}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """SafeLoader without aliases and duplicate keys that reads words and numbers as YAML 1.2 does."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read; write the value out", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is not a name", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 takes yes, no, on and off for booleans and 1e-3 for text.
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)

@@ -1,32 +1,36 @@
-"""The one training loop: one pass over the tasks, with evaluation on all tasks so far after each.
+"""The training loop: one pass over the tasks, with a test on all tasks so far after each.
 
-Several learners go side by side, each in a lane with a stream of its own. `train` is the case of one.
+Several learners train side by side, each on a stream of its own. On a GPU each has a thread, because the host takes as
+long to launch a step as the device takes to run it, and launching a recorded step does not hold the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from scale_cl.errors import ConfigError, StreamError
-from scale_cl.learners import Joint, Learner
+from scale_cl.learners import Learner
 from scale_cl.results import SeedResult
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
+from scale_cl.training import events
 from scale_cl.training.checkpointing import Checkpointer
-from scale_cl.training.evaluation import percentages
-from scale_cl.training.joint import JointRun
-from scale_cl.training.learner_run import LearnerRun
-from scale_cl.training.loss_terms import LossTerms
-from scale_cl.training.observer import NoObserver, Observer, Recorder, loss_interval
-from scale_cl.training.parallel import Runners, runners_of
-from scale_cl.training.skipped import SkippedSteps
+from scale_cl.training.events import Evaluated, Finished, Listener, Losses, Restored, Started, Stepped, TaskStarted
+from scale_cl.training.learner_run import LearnerRun, LossTerms, learner_run
+
+T = TypeVar("T")
+FIRST, MOST = 125, 500  # steps that a thread makes in one block: at first, and at most
+QUICK, SLOW = 0.5, 4.0  # seconds: after a quicker block the next is longer, after a slower one shorter
+_log = logging.getLogger("scale_cl")
 
 
 def train(
@@ -34,12 +38,21 @@ def train(
     stream: Stream,
     *,
     batch_size: int = 10,
-    observer: Observer | None = None,
+    on_event: Listener | None = None,
+    loss_every: int = 0,
     config: Mapping[str, Any] | None = None,
-    keeper: Checkpointer | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> SeedResult:
-    """Train `learner` through `stream` once and test it after every task; with a `keeper`, checkpoints are written."""
-    return train_many([learner], [stream], batch_size=batch_size, observer=observer, config=config, keeper=keeper)[0]
+    """Train `learner` on `stream` once and test it after every task; for the arguments see `train_many`."""
+    return train_many(
+        [learner],
+        [stream],
+        batch_size=batch_size,
+        on_event=on_event,
+        loss_every=loss_every,
+        config=config,
+        checkpointer=checkpointer,
+    )[0]
 
 
 def train_many(
@@ -47,175 +60,176 @@ def train_many(
     streams: Sequence[Stream],
     *,
     batch_size: int = 10,
-    observer: Observer | None = None,
+    on_event: Listener | None = None,
+    loss_every: int = 0,
     config: Mapping[str, Any] | None = None,
-    keeper: Checkpointer | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> list[SeedResult]:
-    """Train each learner through its own stream, side by side: seeds of one method, or settings of it.
+    """Train each learner on its own stream, side by side: several seeds of one method, or several settings of it.
 
-    Each gets the result it has alone. `config` is what the results record as their config; without it, the learner's
-    settings are recorded. The seconds of a result are its share of the time that all took together, without the writing
-    of checkpoints. A `keeper` writes these and, if it is to resume, sets each lane to where it was: those ahead wait.
+    Each learner gets the result that it has when trained alone. The seconds of a result are its share of the time that
+    all took together; writing checkpoints is not counted.
+
+    Args:
+        learners: the learners to train.
+        streams: one per learner, with tasks of the same lengths.
+        batch_size: samples per step.
+        on_event: called with every event of the training, see `scale_cl.training.events`.
+        loss_every: steps from one `Losses` event to the next; 0: none, and no losses are gathered.
+        config: what the results record as their config; by default the learner's settings.
+        checkpointer: writes checkpoints, and restores each learner from its newest one if it is to resume.
     """
-    _check_lanes(learners, streams, batch_size)
+    _check(learners, streams, batch_size)
+    tell = on_event or events.ignore
     epochs = learners[0].epochs
-    observer = NoObserver() if observer is None else observer
-    lanes = [_lane(learner, stream) for learner, stream in zip(learners, streams, strict=True)]
-    first = lanes[0].stream
-    batches = [-(-stage.samples // batch_size) for stage in lanes[0].stages]  # of one epoch
-    if keeper is not None:
-        keeper.restore(lanes, streams, config or _settings_of(learners[0]))
-    seeds = [stream.seed for stream in streams]
-    observer.started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches))
-    restored = [epochs * sum(batches[: lane.stage]) + lane.done for lane in lanes]
+    runs = [learner_run(learner, stream) for learner, stream in zip(learners, streams, strict=True)]
+    first = runs[0].stream
+    batches = [-(-stage.samples // batch_size) for stage in runs[0].stages]  # per epoch
+    if checkpointer is not None:
+        checkpointer.restore(runs, streams, config or _settings_of(learners[0]))
+    seeds = tuple(stream.seed for stream in streams)
+    tell(Started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches)))
+    restored = [epochs * sum(batches[: run.stage]) + run.done for run in runs]
     if min(restored):
-        observer.stepped(min(restored))
-    skipped = SkippedSteps(lanes)
-    with keeper or contextlib.nullcontext(), _recorded(observer, lanes, restored), runners_of(lanes) as runners:
-        _go_through(lanes, batch_size, batches, observer, keeper, runners)
-    observer.finished()
+        tell(Stepped(min(restored)))
+    for run, steps in zip(runs, restored, strict=True):
+        if steps:
+            tell(Restored(run.stream.seed, steps, [list(row) for row in run.matrix]))
+    skipped = _SkippedSteps(runs)
+    with (
+        checkpointer or contextlib.nullcontext(),
+        _gathered_losses(runs, loss_every, restored, tell),
+        runners_of(runs) as runners,
+    ):
+        _train_stages(runs, batch_size, batches, tell, checkpointer, runners)
+    tell(Finished())
     skipped.warn()
     return [
         SeedResult(
-            stream=lane.stream.name,
-            learner=lane.learner.name,
-            seed=lane.stream.seed,
-            config=dict(config or _settings_of(lane.learner)),
-            tasks=[task.name for task in lane.stream.tasks],
-            matrix=lane.matrix,
-            seconds_train=lane.seconds_train,
-            seconds_eval=lane.seconds_eval,
+            stream=run.stream.name,
+            learner=run.learner.name,
+            seed=run.stream.seed,
+            config=dict(config or _settings_of(run.learner)),
+            tasks=[task.name for task in run.stream.tasks],
+            matrix=run.matrix,
+            seconds_train=run.seconds_train,
+            seconds_eval=run.seconds_eval,
+            scenario=run.stream.scenario,
         )
-        for lane in lanes
+        for run in runs
     ]
 
 
-def _go_through(
-    lanes: Sequence[LearnerRun],
+def _train_stages(
+    runs: Sequence[LearnerRun],
     batch_size: int,
     batches: Sequence[int],
-    observer: Observer,
-    keeper: Checkpointer | None,
+    tell: Listener,
+    checkpointer: Checkpointer | None,
     runners: Runners,
 ) -> None:
-    """All stages from where the lanes are; `batches` are those of one epoch of each stage."""
-    epochs, stages, clock = lanes[0].learner.epochs, lanes[0].stages, _Clock()
-    for number in range(min(lane.stage for lane in lanes), len(stages)):
-        stage, going = stages[number], [lane for lane in lanes if lane.stage == number]
-        clock.start()
-        observer.task_started(number, stage.name, epochs * batches[number])
-        runners.in_turn(going, LearnerRun.begin)
-        before, step = epochs * sum(batches[:number]), min(lane.done for lane in going)
+    """All stages that are left; `batches` holds the number of batches per epoch of each stage.
+
+    A run that was restored ahead of the others waits for them.
+    """
+    epochs, stages, clock = runs[0].learner.epochs, runs[0].stages, _Clock()
+    for number in range(min(run.stage for run in runs), len(stages)):
+        stage, active = stages[number], [run for run in runs if run.stage == number]
+        clock.restart()
+        tell(TaskStarted(number, stage.name, epochs * batches[number]))
+        runners.in_turn(active, LearnerRun.begin)
+        before, step = epochs * sum(batches[:number]), min(run.done for run in active)
         while step < epochs * batches[number]:
             stop = min(step + runners.block, epochs * batches[number])
-            if keeper is not None:
-                stop = min(stop, keeper.next_due(before + step) - before)
+            if checkpointer is not None:
+                stop = min(stop, checkpointer.next_due(before + step) - before)
             began = time.perf_counter()
-            runners.each(going, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
+            runners.each(active, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
             runners.took(stop - step, time.perf_counter() - began)
             step = stop
-            observer.stepped(before + step)
-            if keeper is not None and keeper.due(before + step):
-                _wait(lanes)
-                clock.trained(going)
-                keeper.save([lane for lane in going if lane.done == step], runners)
-                clock.start()
-        runners.in_turn(going, LearnerRun.end)
-        _wait(lanes)
-        clock.trained(going)
-        rows = runners.each(going, partial(_tested, tasks=stage.tested))
-        for lane, row in zip(going, rows, strict=True):
-            observer.evaluated(lane.stream.seed, stage.tested - 1, row)
-            lane.record(row)
-        clock.tested(going)
-        if keeper is not None:
-            keeper.save(going, runners)
+            tell(Stepped(before + step))
+            if checkpointer is not None and checkpointer.due(before + step):
+                _wait(runs)
+                clock.trained(active)
+                checkpointer.save([run for run in active if run.done == step], runners)
+                clock.restart()
+        runners.in_turn(active, LearnerRun.end)
+        _wait(runs)
+        clock.trained(active)
+        rows = runners.each(active, partial(LearnerRun.test, tasks=stage.tested))
+        for run, row in zip(active, rows, strict=True):
+            tell(Evaluated(run.stream.seed, stage.tested - 1, row))
+            run.record(row)
+        clock.tested(active)
+        if checkpointer is not None:
+            checkpointer.save(active, runners)
 
 
-def _take_steps(lane: LearnerRun, *, stop: int, batches: int, batch_size: int) -> None:
-    """The lane's steps of its stage up to `stop`; one that is ahead has made them already."""
-    for step in range(lane.done, stop):
+def _take_steps(run: LearnerRun, *, stop: int, batches: int, batch_size: int) -> None:
+    """Train up to step `stop` of the stage; a run that was restored ahead of it has nothing to do."""
+    for step in range(run.done, stop):
         epoch, batch = divmod(step, batches)
-        lane.step(epoch, batch * batch_size, (batch + 1) * batch_size)
-
-
-def _tested(lane: LearnerRun, *, tasks: int) -> list[float]:
-    right = lane.test(tasks)
-    with lane.on_device():
-        return percentages(right, lane.stream)
+        run.step(epoch, batch * batch_size, (batch + 1) * batch_size)
 
 
 @contextlib.contextmanager
-def _recorded(observer: Observer, lanes: Sequence[LearnerRun], done: Sequence[int]) -> Iterator[None]:
-    """While inside, lanes gather their losses if the observer asks for them; it gets them all, also after an error."""
-    if not isinstance(observer, Recorder):
-        yield
-        return
-    every, one_at_a_time = loss_interval(observer), Lock()
+def _gathered_losses(runs: Sequence[LearnerRun], every: int, done: Sequence[int], tell: Listener) -> Iterator[None]:
+    """Within the context, loss terms are gathered and told every `every` steps; after an error, the remaining ones."""
+    lock = Lock()  # runs may have threads of their own
 
     def report(seed: int, step: int, terms: Mapping[str, float]) -> None:
-        with one_at_a_time:  # lanes may have threads of their own
-            observer.losses(seed, step, terms)
+        with lock:
+            tell(Losses(seed, step, terms))
 
-    for lane, steps in zip(lanes, done, strict=True):
-        seed = lane.stream.seed
-        if steps:
-            observer.restored(seed, steps, [list(row) for row in lane.matrix])
-        if every:
-            lane.losses = LossTerms(every, done=steps, report=partial(report, seed))
+    for run, steps in zip(runs, done, strict=True) if every else ():
+        run.losses = LossTerms(every, done=steps, report=partial(report, run.stream.seed))
     try:
         yield
     except BaseException:
-        with contextlib.suppress(RuntimeError):  # of a device that is no more
-            for lane in lanes:
-                lane.flush_losses()
+        with contextlib.suppress(RuntimeError):  # the device may have failed
+            for run in runs:
+                run.flush_losses()
         raise
 
 
 class _Clock:
-    """Shares the time that lanes take together evenly among them."""
+    """Shares the time that runs take together evenly among them."""
 
     def __init__(self) -> None:
         self._mark = time.perf_counter()
 
-    def start(self) -> None:
-        """What has passed until now is nobody's."""
+    def restart(self) -> None:
+        """Start again; earlier time is not charged."""
         self._mark = time.perf_counter()
 
-    def trained(self, lanes: Sequence[LearnerRun]) -> None:
-        share = self._share(lanes)
-        for lane in lanes:
-            lane.seconds_train += share
+    def trained(self, runs: Sequence[LearnerRun]) -> None:
+        share = self._share(runs)
+        for run in runs:
+            run.seconds_train += share
 
-    def tested(self, lanes: Sequence[LearnerRun]) -> None:
-        share = self._share(lanes)
-        for lane in lanes:
-            lane.seconds_eval += share
+    def tested(self, runs: Sequence[LearnerRun]) -> None:
+        share = self._share(runs)
+        for run in runs:
+            run.seconds_eval += share
 
-    def _share(self, lanes: Sequence[LearnerRun]) -> float:
+    def _share(self, runs: Sequence[LearnerRun]) -> float:
         passed, self._mark = time.perf_counter() - self._mark, time.perf_counter()
-        return passed / len(lanes)
+        return passed / len(runs)
 
 
 def _settings_of(learner: Learner) -> dict[str, Any]:
     return {"learner": {"name": learner.name, **as_dict(learner.config)}}
 
 
-def _lane(learner: Learner, stream: Stream) -> LearnerRun:
-    return JointRun(learner, stream) if isinstance(learner, Joint) else LearnerRun(learner, stream)
-
-
-def _check_lanes(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
+def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
     if not learners or len(learners) != len(streams):
-        raise StreamError(
-            f"{len(learners)} learners for {len(streams)} streams; each learner needs a stream of its own"
-        )
+        raise StreamError(f"{len(learners)} learners for {len(streams)} streams; each learner needs its own stream")
     if batch_size < 1:
         raise StreamError(f"batch_size is {batch_size}; it must be at least 1")
     lengths = {tuple(len(task.train) for task in stream.tasks) for stream in streams}
     if len(lengths) > 1:
         raise StreamError("streams that run side by side must have tasks of the same lengths")
-    if len({isinstance(learner, Joint) for learner in learners}) > 1:
+    if len({learner.order for learner in learners}) > 1:
         raise ConfigError("joint training does not run side by side with learners that take one task after another")
     if len({learner.epochs for learner in learners}) > 1:
         raise ConfigError("learners that run side by side must have the same number of epochs")
@@ -224,6 +238,95 @@ def _check_lanes(learners: Sequence[Learner], streams: Sequence[Stream], batch_s
             raise StreamError(f"the learner was made for {learner.spec}, but stream {stream.name!r} has {stream.spec}")
 
 
-def _wait(lanes: Sequence[LearnerRun]) -> None:
-    for device in {lane.learner.device for lane in lanes if lane.learner.device.type == "cuda"}:
+def _wait(runs: Sequence[LearnerRun]) -> None:
+    for device in {run.learner.device for run in runs if run.learner.device.type == "cuda"}:
         torch.cuda.synchronize(device)
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+class Runners:
+    """Does something with every run and waits until it is done.
+
+    A run always has the same thread, because libraries keep state per thread.
+    """
+
+    def __init__(self, threads: dict[int, ThreadPoolExecutor]) -> None:
+        """`threads` by `id` of the run; if empty, the caller's thread does everything in turn.
+
+        `block` is the number of steps to make before the caller reports progress: many, because steps are recorded one
+        run after another, and runs whose step is recorded should not wait.
+        """
+        self._threads = threads
+        self.block = FIRST if threads else 1
+
+    def took(self, steps: int, seconds: float) -> None:
+        """Adapt the next blocks to the time that one took: long enough to cost nothing, short enough to see progress.
+
+        A block that was cut short by the end of a task or by a checkpoint makes the next ones no longer.
+        """
+        if not self._threads:
+            return
+        if seconds > SLOW:
+            self.block = max(1, self.block // 2)
+        elif seconds < QUICK and steps == self.block:
+            self.block = min(2 * self.block, MOST)
+
+    def each(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
+        """The results of `do` for all runs, in parallel; the first run's error is raised when all are done."""
+        if not self._threads:
+            return [do(run) for run in runs]
+        doing = [self._threads[id(run)].submit(do, run) for run in runs]
+        wait(doing)
+        return [one.result() for one in doing]
+
+    def in_turn(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
+        """As `each`, but one run after another: for many small calls that contend for the interpreter's lock.
+
+        Each such call releases the lock and wants it back at once: twenty threads at once take several times as long
+        as one after another. An error is raised at once.
+        """
+        if not self._threads:
+            return [do(run) for run in runs]
+        return [self._threads[id(run)].submit(do, run).result() for run in runs]
+
+
+@contextlib.contextmanager
+def runners_of(runs: Sequence[LearnerRun]) -> Iterator[Runners]:
+    """The runners of these runs; their threads end with the context."""
+    on_gpu = all(run.learner.device.type == "cuda" for run in runs)
+    threads = {id(run): ThreadPoolExecutor(1) for run in runs} if on_gpu and len(runs) > 1 else {}
+    try:
+        yield Runners(threads)
+    finally:
+        for thread in threads.values():
+            thread.shutdown()
+
+
+# ---- skipped steps ---------------------------------------------------------------------------------------------------
+class _SkippedSteps:
+    """Counts the diverged steps that runs skip from now on; asks their devices only now and at the end."""
+
+    def __init__(self, runs: Sequence[LearnerRun]) -> None:
+        skipping = [run for run in runs if run.learner.compute.on_divergence == "skip"]
+        self._from = [(run, run.learner.steps, _skipped(run)) for run in skipping]
+
+    def warn(self) -> None:
+        """Log a warning for each seed that skipped any."""
+        for run, steps, count in self._from:
+            skipped = _skipped(run) - count
+            if skipped:
+                text = skipped_line(skipped, run.learner.steps - steps, since=steps)
+                _log.warning("scale-cl: warning: seed %d: %s", run.stream.seed, text)
+
+
+def skipped_line(skipped: int, steps: int, *, since: int = 0) -> str:
+    """The warning that so many of `steps` steps, made after step `since`, were skipped."""
+    part = f"{steps} steps" + (f" since step {since}" if since else "")
+    were = "was" if skipped == 1 else "were"
+    text = f"{skipped} of {part} {were} skipped, because a loss or gradient was not finite"
+    return f"{text}; the model is likely useless: lower the rate" if 2 * skipped > steps else text
+
+
+def _skipped(run: LearnerRun) -> int:
+    with run.on_device():
+        return run.learner.skipped_steps

@@ -1,21 +1,38 @@
-"""The machine's settings for a run: device, threads, precision, determinism."""
+"""What a run needs of the machine: device, threads and precision, a description for the result, and signals."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import torch
 
+import scale_cl
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute
-from scale_cl.nets import convolution, fused_norm
-from scale_cl.nets.cuda_compile import compile_ahead
+from scale_cl.nets.kernels import compile_ahead, convolution, norm
 from scale_cl.training.config import RunSettings
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+
+# ---- device ----------------------------------------------------------------------------------------------------------
 def choose_device(name: str) -> torch.device:
-    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means here."""
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # one hardware queue a seed; read when CUDA starts
+    """The device that `auto`, `cpu`, `cuda` or `cuda:N` means on this machine."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # one hardware queue per seed; read when CUDA starts
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -29,7 +46,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def prepare(run: RunSettings) -> torch.device:
-    """Set what a run needs for the whole process, and say on which device it is."""
+    """Set threads and precision for the whole process; returns the device."""
     device = choose_device(run.device)
     torch.set_num_threads(run.threads)
     if device.type == "cuda":
@@ -45,14 +62,14 @@ def prepare(run: RunSettings) -> torch.device:
 
 
 def compile_kernels(run: RunSettings, device: torch.device) -> None:
-    """Begin to compile what networks for images need on a GPU, while their data are being read."""
+    """Begin to compile the kernels of convolutional networks in the background."""
     if device.type == "cuda":
-        makers = [fused_norm.kernels, *([convolution.kernels] if run.direct_convolutions else [])]
+        makers = [norm.kernels, *([convolution.kernels] if run.direct_convolutions else [])]
         compile_ahead(*makers, device=torch.cuda.current_device())
 
 
 def compute(run: RunSettings, device: torch.device) -> Compute:
-    """How learners do their arithmetic there; the CPU knows no graphs and always counts in fp32."""
+    """How learners do their arithmetic on the device; the CPU records no graphs and always uses fp32."""
     on_cpu = device.type == "cpu"
     return Compute(
         precision="fp32" if on_cpu else run.precision,
@@ -61,3 +78,114 @@ def compute(run: RunSettings, device: torch.device) -> Compute:
         capture=run.capture and not on_cpu,
         on_divergence=run.on_divergence,
     )
+
+
+# ---- description -----------------------------------------------------------------------------------------------------
+def describe(device: torch.device, threads: int, arguments: list[str] | None = None) -> dict[str, Any]:
+    """The `environment` of a result file: versions, device, revision, command; no host or user names.
+
+    `arguments` are those of the command line, without the program.
+    """
+    revision, changed = _git_state(Path(scale_cl.__file__).resolve().parent)
+    return {
+        "scale_cl": scale_cl.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": str(device),
+        "device_name": device_name(device),
+        "threads": threads,
+        "git_revision": revision,
+        "git_changed": changed,
+        "command": None if arguments is None else shlex.join(["scale-cl", *arguments]),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The model name of the GPU or processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _processor_name() or platform.processor() or platform.machine()
+
+
+def _processor_name() -> str | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _git_state(package: Path) -> tuple[str | None, bool | None]:
+    """The commit of the checkout that the package is imported from, and whether tracked files differ; None if none."""
+    top = _git(package, "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() / "src" / package.name != package:
+        return None, None  # installed, or inside someone else's repository
+    revision = _git(package, "rev-parse", "--verify", "HEAD")
+    if revision is None:
+        return None, None
+    changes = _git(package, "status", "--porcelain", "--untracked-files=no")
+    return revision, None if changes is None else changes != ""
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """A function that says whether SIGINT or SIGTERM has arrived; a second SIGINT interrupts at once.
+
+    Only the main thread receives signals; in other threads nothing changes.
+    """
+    asked = False
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Processes started within the context never get these signals; a terminal sends Ctrl-C to them as well."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_with_parent() -> None:
+    """In a child process of a run: exit as soon as the parent is gone, for whatever reason."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_await_end, args=(parent.sentinel,), daemon=True).start()
+
+
+def _await_end(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)

@@ -1,21 +1,46 @@
-"""Whether a run will fit, said before it begins: stream, memories and models against what the device has free."""
+"""Whether a run will fit, said before it begins: stream, memories and models against what the device has free.
+
+What one learner takes is counted, not allocated. Parameters come from the learner itself, built of tensors that have a
+shape and no memory, with all the tasks it will see. The rest is counted from shapes: the memory's rows, copies of the
+parameters that a method holds, and the values that a forward keeps for its backward. It is an estimate from above;
+tests hold it against what learners really take.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 
+from scale_cl.engine import Compute, LearnerConfig, TaskPart, TaskShape
 from scale_cl.errors import ConfigError
-from scale_cl.streams import Stream
+from scale_cl.learners import registry
+from scale_cl.memory import first_tasks
+from scale_cl.memory.ragged_rows import FIRST_ROOM
+from scale_cl.streams import InputSpec, Stream
 from scale_cl.training.config import Config
-from scale_cl.training.footprint import Work, footprint, memory_bytes
+from scale_cl.training.learner_run import CHUNK
 
 _PROCESS = 200 * 2**20  # bytes of a process of its own: Python, torch and what they load
 _LIBRARIES = 64 * 2**20  # bytes that cuBLAS and cuDNN work in, for each CUDA stream
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_BUILT = 64  # tasks that are built; beyond, growth goes on as it was from half of these on
+_ROW = 58  # bytes of a memory's row beside the sample: label, task, number, two flags, where its logits lie
+_FLOAT, _INT = 4, 8
+_KEPT_MAPS = 3.0  # tensors kept of each convolution: its output, what norm and activation make of it, a joined copy
+_PASSING_MAPS = 4.0  # tensors of the largest size that are there at once in evaluation
+_UNIT, _FILM = 4, 10  # values kept of each hidden unit: before and after activation; of FiLM, scales and shifts too
+_FIRST_CAPACITY = 32  # tasks that heads and embeddings have room for from the start
 _log = logging.getLogger("scale_cl")
 
 
@@ -25,7 +50,7 @@ def needed(
     """Bytes that a run of so many learners at once takes, beyond what it has taken already, by purpose.
 
     Learners that run `apart` have a process and a copy of the stream each. Without `whole`, only what is there for
-    certain and needs no model to be known: stream, tasks and memory.
+    certain and needs no model to be known: stream, tasks and the memory's samples.
     """
     arrays = stream.arrays
     data = sum(t.nbytes for t in (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
@@ -45,7 +70,7 @@ def needed(
     if on_gpu and config.run.capture:  # a recording keeps its own room
         comes_and_goes["step"] += comes_and_goes.pop("evaluation")
     largest = max(comes_and_goes, key=comes_and_goes.__getitem__)
-    parts["model"], parts["copies"] = learners * one.model, learners * one.copies
+    parts |= {name: learners * getattr(one, name) for name in ("memory", "model", "copies")}
     parts[largest] = learners * comes_and_goes[largest]
     parts["libraries"] = learners * _LIBRARIES if on_gpu else 0
     return parts
@@ -134,3 +159,201 @@ def _left_in_group(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
         return max(0, int(most) - int(now))
     except (OSError, ValueError):  # no such files, or "max": no limit
         return None
+
+
+# ---- one learner -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of one learner: what it holds all the time, and what comes and goes."""
+
+    memory: int  # samples with labels and stored logits
+    model: int  # parameters and running statistics of all networks
+    copies: int  # of parameters: the last good ones, a weight average, momentum, gradients of earlier tasks
+    step: int  # gradients and activations of the largest training batch
+    evaluation: int  # activations of the largest batch that is predicted
+    checkpoint: int  # the state taken out and made a file's content
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a learner is to be used for."""
+
+    spec: InputSpec
+    classes: tuple[int, ...]  # of each task, in order
+    batch: int
+    tested: int  # samples of the largest test
+    on_gpu: bool
+
+
+@lru_cache(maxsize=64)
+def footprint(name: str, config: LearnerConfig, work: Work) -> Footprint:
+    """What the learner called `name` takes; nothing of size is allocated."""
+    built = _built(name, config, work.spec, work.classes)
+    memory = memory_bytes(config, work, built.logits)
+    guarded = 2 if work.on_gpu else 1  # copies of all that is learned, which the divergence guard holds
+    grows = built.grows or len(work.classes) > _FIRST_CAPACITY
+    copies = guarded * built.learned * (2 if grows else 1)  # as tensors grow, the new ones beside the old
+    average = built.base * (config.weight_average > 0)
+    copies += (average + built.states) * (1 + guarded)  # themselves, and the guard's copies
+    stored = len(work.classes) * int(getattr(config, "memory", 0))
+    size = registry.entry(name).kind.step_size(config, work.batch, stored, len(work.classes))
+    step = size.copies * built.base + built.others
+    kept = size.samples * _sample(built, work, _KEPT_MAPS * sum(built.maps), 3)  # until its backward is done
+    prepared = size.sets * size.samples * math.prod(work.spec.shape) * (2 * _FLOAT + 1)
+    hashed = size.sets * _rows(config, work) * 3 * _INT
+    return Footprint(
+        memory=memory,
+        model=built.learned,
+        copies=copies,
+        step=step + kept + prepared + hashed,
+        evaluation=min(CHUNK, work.tested) * _sample(built, work, _PASSING_MAPS * max(built.maps, default=0), 2),
+        checkpoint=(built.learned + memory) * (1 if work.on_gpu else 3),
+    )
+
+
+def memory_bytes(config: LearnerConfig, work: Work, kinds: Sequence[str] = ()) -> int:
+    """Bytes of the episodic memory with all tasks in it, as it is allocated, with these kinds of logits."""
+    slots, tasks = int(getattr(config, "memory", 0)), len(work.classes)
+    if slots == 0:
+        return 0
+    rows = _rows(config, work)
+    over_classes = 2 * max(FIRST_ROOM, rows // tasks * sum(work.classes)) * _FLOAT  # in a tensor that doubles
+    over_tasks = max(FIRST_ROOM, slots * (tasks + 2) ** 2) * _FLOAT
+    logits = sum(over_tasks if kind == "task" else over_classes for kind in kinds)
+    grown = 1.5 if rows > slots * first_tasks(slots, _sample_bytes(work.spec)) else 1  # the old beside the new
+    return int(rows * grown * (_sample_bytes(work.spec) + _ROW)) + logits
+
+
+def _rows(config: LearnerConfig, work: Work) -> int:
+    slots, budget = int(getattr(config, "memory", 0)), getattr(config, "memory_budget", "task")
+    if budget == "total":
+        return slots
+    blocks, needed = first_tasks(slots, _sample_bytes(work.spec)), len(work.classes)
+    needed = sum(work.classes) if budget == "class" else needed
+    while blocks < needed:
+        blocks *= 2
+    return blocks * slots
+
+
+def _sample_bytes(spec: InputSpec) -> int:
+    return math.prod(spec.shape) * (_FLOAT if spec.pixel_max is None else 1)
+
+
+# ---- networks ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Built:
+    """Bytes of a learner's parameters, and the forms that its activations follow from."""
+
+    base: int  # trunk and heads
+    others: int  # gradients of all other networks
+    learned: int  # all networks, running statistics included
+    states: int  # tensors of the weights' shapes that change in every step
+    grows: bool  # whether large tensors are made anew as tasks arrive
+    logits: tuple[str, ...]  # kinds that are stored with samples
+    hidden: tuple[int, ...]  # units of each layer of an MLP
+    film: bool
+    maps: tuple[int, ...]  # values of each convolution's output for one sample
+    head: int  # values of the widest head
+
+
+@lru_cache(maxsize=64)
+def _built(name: str, config: LearnerConfig, spec: InputSpec, classes: tuple[int, ...]) -> _Built:
+    few = _built_with(name, config, spec, classes[:_BUILT])
+    if len(classes) <= _BUILT:
+        return few
+    half = _built_with(name, config, spec, classes[: _BUILT // 2])
+    times = 2 ** math.ceil(math.log2(len(classes))) / (_BUILT // 2) - 1
+
+    def grown(field: str) -> int:
+        return int(getattr(half, field) + times * (getattr(few, field) - getattr(half, field)))
+
+    return replace(few, base=grown("base"), others=grown("others"), learned=grown("learned"), states=grown("states"))
+
+
+def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> _Built:
+    small = {"memory": min(2, config.memory)} if hasattr(config, "memory") else {}  # rows are counted apart
+    with Weightless():
+        learner = registry.make(name, spec, replace(config, **small), compute=Compute("fp32", capture=False))
+        owned = learner.engine.owned
+        for task, outputs in enumerate(classes):
+            owned.grow(task, outputs, generator=learner.engine.weights_rng)
+        for part in owned.parts.values():
+            if isinstance(part, TaskPart):
+                part.begin(TaskShape(len(classes) - 1, classes[-1], len(classes)))
+        owned.look_up()
+    net, backbone = learner.net, learner.net.backbone
+    base, generator = net.base_parameters(), net.generator_parameters()
+    private = [p for n, p in net.named_parameters() if p.requires_grad and n not in base and n not in generator]
+    maps = _maps(backbone, spec.shape)
+    if maps:  # convolutions of a module per task: rows of weights, each of a stride of 2
+        biases = [p for p in private if p.dim() == 2][:-1]
+        maps += tuple(b.shape[1] * math.prod(-(-s // 2**i) for s in spec.shape[1:]) for i, b in enumerate(biases, 1))
+    learned = sum(t.nbytes for t in owned.module_tensors())
+    return _Built(
+        base=sum(p.nbytes for p in base.values()),
+        others=sum(p.nbytes for p in generator.values())
+        + sum(p[0].nbytes for p in private)
+        + sum(p.nbytes for module in owned.modules()[1:] for p in module.parameters()),
+        learned=learned,
+        states=sum(t.nbytes for state in owned.states.values() for t in state.tensors),
+        grows=bool(private) or bool(owned.task_modules),
+        logits=tuple(kind for memory in owned.memories.values() for kind in memory.logits),
+        hidden=() if maps else backbone.film_widths,
+        film=net.generator is not None,
+        maps=maps,
+        head=max(classes) * net.heads.width,
+    )
+
+
+def _maps(backbone: torch.nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Values of the output of each convolution, in order, for an image of this shape."""
+    sides, found = list(shape[1:]), []
+    for name, layer in backbone.named_modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            if name == "conv":  # the first, with a pool after it
+                found.append(layer.out_channels * math.prod(sides))
+                sides = [-(-side // 2) for side in sides]
+                found.append(layer.out_channels * math.prod(sides))
+                continue
+            if layer.kernel_size[0] > 1:
+                sides = [-(-side // layer.stride[0]) for side in sides]
+            found.append(layer.out_channels * math.prod(sides))
+    return tuple(found)
+
+
+def _sample(built: _Built, work: Work, maps: float, heads: int) -> int:
+    """Bytes of one sample: its inputs, hidden units, so many values of maps and so many heads."""
+    units = (_FILM if built.film else _UNIT) * sum(built.hidden)
+    return int(_FLOAT * (2 * math.prod(work.spec.shape) + units + maps + heads * built.head))
+
+
+class Weightless(TorchFunctionMode):
+    """Whatever is made inside has a shape and a type, but no memory and no values.
+
+    Not a mode of dispatch, nor torch's own fake tensors: both load its compiler, which takes a second.
+    """
+
+    _META = torch.device("meta")
+    _DRAWN = (Tensor.uniform_, Tensor.normal_)  # values that nobody will see
+    _COMPARED = (torch.where, Tensor.lt, Tensor.__lt__)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Send what would be allocated elsewhere to the device that has no memory."""
+        named = dict(kwargs or {})
+        if func in self._DRAWN:
+            return args[0]
+        if func is torch.randn or func is torch.arange:
+            func, named = torch.empty, {"dtype": torch.int64} if func is torch.arange else {}
+        if func in self._COMPARED:
+            shapes = [a.shape for a in args if isinstance(a, Tensor)]
+            func, args = torch.empty, (shapes[0] if len(shapes) == 1 else np.broadcast_shapes(*shapes),)
+        if func is torch.empty_like or func is torch.zeros_like:
+            given: Tensor = args[0]
+            return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=self._META)
+        if func in _device_constructors() or named.get("device") is not None:
+            named["device"] = self._META
+        if func is Tensor.to:
+            args = tuple(self._META if isinstance(a, torch.device) else a for a in args)
+        return func(*args, **named)

@@ -7,26 +7,21 @@ counted, a deleted sample gives its slot to a copy of one that stays, and if non
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from scale_cl.engine.validation import check_memories, check_plain_values
 from scale_cl.errors import CheckpointError
-from scale_cl.learners.state_validation import check_memories, check_plain_values
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint
 
-_MEMORIES = ("memory", "semantic")
-_LOGITS = ("class", "task")
-_log = logging.getLogger("scale_cl")
-
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSample:
     """One sample in a memory."""
 
     id: str  # memory:17, of one checkpoint; it changes as training goes on
@@ -36,48 +31,38 @@ class Stored:
 
 def newest(folder: Path) -> Checkpoint:
     """The newest good checkpoint in `folder`: the one that a resumed run would go on from."""
-    refused = f"{folder} holds no checkpoint"
-    for path in checkpoint.found(folder):
-        try:
-            return _checked(path)
-        except checkpoint.NewerCheckpointError:
-            raise  # it is good, and to be left alone
-        except CheckpointError as error:
-            refused = str(error)
-            _log.warning("scale-cl: warning: checkpoint refused, trying the one before: %s", refused)
-    raise CheckpointError(refused)
+    return checkpoint.newest_good(folder, _checked)
 
 
-def _checked(path: Path) -> Checkpoint:
-    saved = checkpoint.read(path)
+def _checked(path: Path, saved: Checkpoint) -> Checkpoint:
     try:
         check_plain_values(saved.state["meta"])
-        check_memories(saved.state["tensors"], [classes for _, classes in saved.state["meta"]["tasks"]])
+        check_memories(saved.state["tensors"], saved.state["meta"])
     except (KeyError, IndexError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     return saved
 
 
-def listed(saved: Checkpoint) -> list[Stored]:
+def listed(saved: Checkpoint) -> list[StoredSample]:
     """All samples, in the order in which they lie."""
     names = [str(name) for name, _ in saved.state["meta"]["tasks"]]
     tensors = saved.state["tensors"]
     found = []
-    for memory in _present(tensors):
+    for memory in saved.state["meta"]["memories"]:
         task, y = tensors[f"{memory}.task"], tensors[f"{memory}.y"]
         for row in tensors[f"{memory}.stored"].nonzero().flatten().tolist():
-            found.append(Stored(f"{memory}:{row}", names[int(task[row])], int(y[row])))
+            found.append(StoredSample(f"{memory}:{row}", names[int(task[row])], int(y[row])))
     return found
 
 
-def inputs(saved: Checkpoint, samples: Iterable[Stored]) -> Tensor:
+def inputs(saved: Checkpoint, samples: Iterable[StoredSample]) -> Tensor:
     """The inputs [n, ...] of these samples, as they came."""
     places = [s.id.partition(":") for s in samples]
     rows = [saved.state["tensors"][f"{memory}.x"][int(row)] for memory, _, row in places]
     return torch.stack(rows) if rows else torch.empty(0)
 
 
-def chosen(saved: Checkpoint, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) -> list[Stored]:
+def chosen(saved: Checkpoint, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) -> list[StoredSample]:
     """Those with one of the ids or of one of the tasks; all if neither is given."""
     ids, tasks, there = set(ids), set(tasks), listed(saved)
     known = {str(name) for name, _ in saved.state["meta"]["tasks"]}
@@ -87,7 +72,7 @@ def chosen(saved: Checkpoint, *, ids: Iterable[str] = (), tasks: Iterable[str] =
     return [s for s in there if s.id in ids or s.task in tasks] if ids or tasks else there
 
 
-def without(saved: Checkpoint, samples: Iterable[Stored]) -> Checkpoint:
+def without(saved: Checkpoint, samples: Iterable[StoredSample]) -> Checkpoint:
     """The checkpoint with these samples deleted."""
     gone: dict[str, list[int]] = {}
     for sample in samples:
@@ -97,7 +82,7 @@ def without(saved: Checkpoint, samples: Iterable[Stored]) -> Checkpoint:
     for memory, rows in gone.items():
         own = {n.removeprefix(f"{memory}."): t for n, t in tensors.items() if n.startswith(f"{memory}.")}
         _delete(own, torch.tensor(rows))
-    return replace(saved, state={"tensors": tensors, "meta": saved.state["meta"]})
+    return saved.with_state({"tensors": tensors, "meta": saved.state["meta"]})
 
 
 def delete(folder: Path, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) -> int:
@@ -112,22 +97,16 @@ def delete(folder: Path, *, ids: Iterable[str] = (), tasks: Iterable[str] = ()) 
     return len(samples)
 
 
-def _present(tensors: dict[str, Tensor]) -> list[str]:
-    return [memory for memory in _MEMORIES if f"{memory}.x" in tensors]
-
-
 def _delete(own: dict[str, Tensor], rows: Tensor) -> None:
     """Remove rows of one memory's tensors, in place."""
     opened = int(own["open"])
-    slots = len(own["y"]) // len(own["seen"])
     in_open = rows[own["task"][rows] == opened]
     stays = own["stored"].clone()
     stays[rows] = False
     _blank(own, rows)
     if opened < 0 or len(in_open) == 0:
         return
-    left = stays.nonzero().flatten()
-    left = left[(left >= opened * slots) & (left < (opened + 1) * slots)]
+    left = (stays & (own["task"] == opened)).nonzero().flatten()
     if len(left) == 0:
         own["seen"][opened] = 0
         own["seen_of_class"].zero_()
@@ -137,10 +116,10 @@ def _delete(own: dict[str, Tensor], rows: Tensor) -> None:
 
 
 def _blank(own: dict[str, Tensor], rows: Tensor) -> None:
-    for name in ("x", "y"):
+    for name in ("x", "y", "rank"):
         own[name][rows] = 0
     own["stored"][rows] = own["replayable"][rows] = False
-    for kind in _LOGITS:
+    for kind in _kinds(own):
         for row in rows.tolist():
             start, width = int(own[f"{kind}.start"][row]), int(own[f"{kind}.width"][row])
             own[f"{kind}.flat"][start : start + width] = 0
@@ -148,10 +127,15 @@ def _blank(own: dict[str, Tensor], rows: Tensor) -> None:
 
 
 def _copy(own: dict[str, Tensor], source: int, target: int) -> None:
-    for name in ("x", "y", "stored", "replayable"):
+    for name in ("x", "y", "stored", "replayable", "rank"):
         own[name][target] = own[name][source]
-    for kind in _LOGITS:
+    for kind in _kinds(own):
         width = int(own[f"{kind}.width"][source])
         start, to = int(own[f"{kind}.start"][source]), int(own[f"{kind}.start"][target])
         own[f"{kind}.flat"][to : to + width] = own[f"{kind}.flat"][start : start + width].clone()
         own[f"{kind}.width"][target] = width
+
+
+def _kinds(own: dict[str, Tensor]) -> list[str]:
+    """Kinds of logits that a memory keeps."""
+    return [name.removesuffix(".flat") for name in own if name.endswith(".flat")]

@@ -1,295 +1,331 @@
-"""A whole run from its config: all seeds side by side on a GPU, or over the processes that a CPU has cores for."""
+"""A whole run from its config: `run(config, out=DIR)`, with checkpoints, a note and the result in that directory.
+
+On a GPU all seeds train side by side; on a CPU they are spread over processes.
+"""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from scale_cl import streams
-from scale_cl.errors import Interrupted, ScaleClError
+from scale_cl import results, streams
+from scale_cl.errors import Interrupted, OutputInUseError, ScaleClError
 from scale_cl.learners import Learner, registry
-from scale_cl.results import SeedResult
+from scale_cl.plugins import give_references, given_references
+from scale_cl.results import RunResult, SeedResult
+from scale_cl.streams import Stream, catalog
 from scale_cl.streams.user_streams import load_own
-from scale_cl.training import interruption
-from scale_cl.training.checkpointing import Checkpointer
+from scale_cl.training import machine
+from scale_cl.training.checkpoint import UnusableCheckpointError
+from scale_cl.training.checkpointing import Checkpointer, same_settings
 from scale_cl.training.config import Config
-from scale_cl.training.loop import train, train_many
-from scale_cl.training.machine import choose_device, compile_kernels, compute, prepare
+from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted, ignore, to_all
+from scale_cl.training.loop import train_many
+from scale_cl.training.machine import choose_device, compute, prepare
 from scale_cl.training.memory_check import check_fits
-from scale_cl.training.observer import NoObserver, Observer, Recorder, loss_interval
+from scale_cl.training.run_directory import RunDirectory, RunRequest
 
-
-@dataclass(frozen=True)
-class Saving:
-    """Where a run keeps its checkpoints, and whether it goes on from those that are there."""
-
-    directory: Path
-    resume: bool = False
-
-    def keeper(self, config: Config, stop: Callable[[], bool] | None) -> Checkpointer:
-        """What writes them, as the config says."""
-        c = config.run
-        return Checkpointer(
-            self.directory,
-            every=c.checkpoint_every,
-            seconds=c.checkpoint_seconds,
-            kept=c.checkpoints_kept,
-            resume=self.resume,
-            stop=stop,
-        )
-
-
-@dataclass(frozen=True)
-class _Around:
-    """What surrounds the training of every seed."""
-
-    root: Path | None
-    saving: Saving | None
-    stop: Callable[[], bool] | None
-    loaded: Callable[[], object]
-
-    def keeper(self, config: Config) -> Checkpointer | None:
-        """What writes checkpoints, if any are to be written."""
-        return None if self.saving is None else self.saving.keeper(config, self.stop)
+_log = logging.getLogger("scale_cl")
+Recorded = Callable[[], dict[str, Any]]  # makes the environment of a result
 
 
 def run(
     config: Config,
+    out: str | os.PathLike[str] | RunDirectory | None = None,
     *,
-    root: Path | None = None,
-    observer: Observer | None = None,
-    saving: Saving | None = None,
+    data: Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    on_event: Listener | None = None,
+    loss_every: int = 0,
     stop: Callable[[], bool] | None = None,
-    loaded: Callable[[], object] | None = None,
-) -> list[SeedResult]:
-    """Build the streams and learners of every seed and train them; `root` is where the data lies.
+    on_trained: Callable[[Learner, Stream], object] | None = None,
+    arguments: list[str] | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> RunResult:
+    """Train all seeds of a config and write the result to a directory.
 
-    With `saving`, checkpoints are written; `stop` is asked after every step or block of them and ends the run with
-    `Interrupted`. `loaded` is called when the data are read (of the first seed, where seeds go one after another).
+        config = scale_cl.resolve(stream="digits", learner="er", options={"run.seeds": 3})
+        result = scale_cl.run(config, out="runs/er")
+
+    Args:
+        config: made by `resolve`.
+        out: the run's directory; None: nothing is written.
+        data: where the data sets are; by default the environment variable SCALE_CL_DATA, or the user's cache.
+        resume: continue the run that was interrupted in `out`, to the result that it would have had; start it if there
+            is none; return the result if it is finished.
+        force: replace a result or an unfinished run in `out`; with `resume`, only what cannot be continued.
+        on_event: called with every event, see `scale_cl.training.events`.
+        loss_every: steps from one `Losses` event to the next; 0: none.
+        stop: called after every step or block of steps; once it returns true, the state is saved and `Interrupted`
+            raised.
+        on_trained: called with each trained learner and its stream, in the process that trained it.
+        arguments: of the command line, to be recorded.
+        environment: further entries of the result's `environment`.
     """
-    around = _Around(root, saving, stop, loaded or _nothing)
-    device = choose_device(config.run.device)
-    if device.type == "cuda":
-        return _side_by_side(config, around, observer)
-    processes = min(len(config.seeds), config.run.processes or max(1, _cores() // config.run.threads))
-    if processes > 1:
-        return _over_processes(config, around, observer or NoObserver(), processes)
-    return _one_by_one(config, around, observer)
+    job = _Job(config, data, None, resume, stop, on_event or ignore, loss_every, on_trained)
+    recorded = partial(_environment, config, arguments, environment or {})
+    if out is None:
+        return _trained(job, recorded)
+    directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
+    with directory.claimed(force=force or resume):
+        if resume and directory.finished:
+            done = results.read(directory.path)
+            same = same_settings(done.seeds[0].config, config.as_dict())
+            if same and [seed.seed for seed in done.seeds] == config.seeds:
+                return done
+            if not force:
+                raise OutputInUseError(f"{directory.path} holds the result of another run; choose another directory")
+        job = replace(job, directory=directory.path, resume=resume and directory.unfinished)
+        train_into = partial(_trained_into, directory, RunRequest(config, data, arguments), recorded)
+        try:
+            return train_into(job)
+        except UnusableCheckpointError as error:
+            if not (job.resume and force):
+                raise
+            _log.warning("scale-cl: warning: %s; the run starts again", error)
+            return train_into(replace(job, resume=False))
 
 
-def build_stream(config: Config, seed: int, root: Path | None) -> streams.Stream:
-    """The stream of one seed; the arrays behind it are read once a process."""
+def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
+    """The stream of one seed; the arrays behind it are read once per process."""
     c, own = config.stream, config.own_data
     if own is not None:
         return load_own(own, seed=seed, tasks=c.tasks)
     return streams.load(c.name, seed=seed, root=root, class_order=c.class_order, part=c.part, tasks=c.tasks)
 
 
-def build_learner(config: Config, stream: streams.Stream, seed: int, device: torch.device) -> Learner:
-    """The learner of one seed, new."""
+def build_learner(config: Config, stream: Stream, seed: int, device: torch.device) -> Learner:
+    """A new learner for one seed."""
     how = compute(config.run, device)
     learner = registry.make(config.learner_name, stream.spec, config.learner, seed=seed, device=device, compute=how)
-    learner.advice = "lower the rate, or let such steps be skipped"  # the command adds by which option
+    learner.engine.advice = "lower the rate, or let such steps be skipped"  # the command line adds the option
     return learner
 
 
-def _side_by_side(config: Config, around: _Around, observer: Observer | None) -> list[SeedResult]:
-    device = prepare(config.run)
-    if config.stream.name not in ("digits", "pmnist"):
-        compile_kernels(config.run, device)
-    tracks = [build_stream(config, seed, around.root) for seed in config.seeds]
-    around.loaded()
+@dataclass(frozen=True)
+class _Job:
+    """What the training of every seed needs."""
+
+    config: Config
+    data: Path | None
+    directory: Path | None  # None: no checkpoints
+    resume: bool
+    stop: Callable[[], bool] | None
+    tell: Listener
+    loss_every: int
+    on_trained: Callable[[Learner, Stream], object] | None
+
+    def checkpointer(self) -> Checkpointer | None:
+        """Writes checkpoints as the config says, if there is a directory for them."""
+        c = self.config.run
+        if self.directory is None:
+            return None
+        return Checkpointer(
+            self.directory,
+            every=c.checkpoint_every,
+            seconds=c.checkpoint_seconds,
+            kept=c.checkpoints_kept,
+            resume=self.resume,
+            stop=self.stop,
+        )
+
+
+def _trained_into(directory: RunDirectory, request: RunRequest, recorded: Recorded, job: _Job) -> RunResult:
+    """Train into a claimed directory."""
+    directory.begin(request, resume=job.resume)
+    earlier = directory.seconds_spent(job.config.seeds) if job.resume else 0.0
+    try:
+        result = _trained(job, recorded)
+        result = replace(result, seconds_wall=result.seconds_wall + earlier)
+        directory.finish(result, keep_state=job.config.run.keep_state)
+    except BaseException:
+        if not job.resume:
+            directory.abandon()
+        raise
+    return result
+
+
+def _trained(job: _Job, recorded: Recorded) -> RunResult:
+    config, began, loaded = job.config, time.perf_counter(), list[float]()
+
+    def note_loading(event: Event) -> None:
+        if isinstance(event, Loaded):
+            loaded.append(time.perf_counter() - began)
+
+    job = replace(job, tell=to_all(note_loading, job.tell))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(len(config.seeds), config.run.processes or max(1, cores // config.run.threads))
+    if choose_device(config.run.device).type == "cuda":
+        seeds = _side_by_side(job, config.seeds)
+    elif processes > 1:
+        seeds = _over_processes(job, processes)
+    else:
+        merged = _MergedEvents(job.tell, config.seeds)
+        each = [replace(job, tell=partial(merged.take, seed)) for seed in config.seeds]
+        seeds = [_side_by_side(one, [seed])[0] for one, seed in zip(each, config.seeds, strict=True)]
+    seeds = [replace(seed, preset=config.preset) for seed in seeds]
+    return RunResult(tuple(seeds), recorded(), time.perf_counter() - began, min(loaded, default=0.0))
+
+
+def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
+    """Train some seeds in this process, side by side."""
+    config, device = job.config, prepare(job.config.run)
+    if device.type == "cuda" and _uses_convolutions(config):
+        machine.compile_kernels(config.run, device)  # while the data is read
+    tracks = [build_stream(config, seed, job.data) for seed in seeds]
+    job.tell(Loaded())
     check_fits(config, tracks[0], device, learners=len(tracks))
-    learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, config.seeds, strict=True)]
-    batch, keeper = config.run.batch_size, around.keeper(config)
-    return train_many(learners, tracks, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
+    learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, seeds, strict=True)]
+    trained = train_many(
+        learners,
+        tracks,
+        batch_size=config.run.batch_size,
+        on_event=job.tell,
+        loss_every=job.loss_every,
+        config=config.as_dict(),
+        checkpointer=job.checkpointer(),
+    )
+    if job.on_trained is not None:
+        for learner, track in zip(learners, tracks, strict=True):
+            job.on_trained(learner, track)
+    return trained
 
 
-def _one_by_one(config: Config, around: _Around, observer: Observer | None) -> list[SeedResult]:
-    watcher = _Together(observer or NoObserver(), config.seeds)
-    results = [_one(config, seed, around, watcher.of(seed)) for seed in config.seeds]
-    watcher.close()
-    return results
+def _uses_convolutions(config: Config) -> bool:
+    """Whether the learner's network is a ResNet, as far as the config tells before the data is read."""
+    own = config.own_data
+    channels = catalog.entry(config.stream.name).channels if own is None else own.channels
+    return config.learner.backbone == "resnet18" or (config.learner.backbone == "auto" and channels == 3)
 
 
-def _one(config: Config, seed: int, around: _Around, observer: Observer) -> SeedResult:
-    device = prepare(config.run)
-    stream = build_stream(config, seed, around.root)
-    around.loaded()
-    check_fits(config, stream, device, learners=1)
-    learner = build_learner(config, stream, seed, device)
-    batch, keeper = config.run.batch_size, around.keeper(config)
-    return train(learner, stream, batch_size=batch, observer=observer, config=config.as_dict(), keeper=keeper)
+def _environment(config: Config, arguments: list[str] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    return {**machine.describe(choose_device(config.run.device), config.run.threads, arguments), **more}
 
 
-def _over_processes(config: Config, around: _Around, observer: Observer, processes: int) -> list[SeedResult]:
-    """Each seed in a process of its own turn; a thread passes on what they report."""
-    first = build_stream(config, config.seeds[0], around.root)  # bad data fails here, once and clearly
-    around.loaded()
+# ---- processes -------------------------------------------------------------------------------------------------------
+def _over_processes(job: _Job, processes: int) -> list[SeedResult]:
+    """Train the seeds over several processes; a thread passes their events on."""
+    config = job.config
+    first = build_stream(config, config.seeds[0], job.data)  # bad data fails here, once and clearly
+    merged = _MergedEvents(job.tell, config.seeds)
+    merged.take(config.seeds[0], Loaded())
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
     spawn = multiprocessing.get_context("spawn")
     events, stopping = spawn.SimpleQueue(), spawn.Event()
-    watcher = _Together(observer, config.seeds)
-    listener = threading.Thread(target=watcher.listen, args=(events,), daemon=True)
+    listener = threading.Thread(target=merged.listen, args=(events,), daemon=True)
     listener.start()
-
-    def hear_out() -> None:  # all that was sent is passed on: the queue is read in order, and this is its last
-        events.put(None)
-        listener.join(timeout=10)
-
     try:
-        with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=(events, stopping)) as pool:
-            with interruption.blocked():
-                given = around.root, around.saving, loss_interval(observer)
-                futures = [pool.submit(_seed_in_process, config, seed, *given) for seed in config.seeds]
+        given = (events, stopping, given_references())
+        with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=given) as pool:
+            with machine.signals_blocked():
+                sent = replace(job, stop=None, tell=ignore)
+                futures = [pool.submit(_train_in_process, sent, seed) for seed in config.seeds]
             try:
-                while wait(futures, timeout=_PATIENCE, return_when=FIRST_EXCEPTION).not_done:
-                    if around.stop is not None and around.stop():
+                while wait(futures, timeout=_POLL, return_when=FIRST_EXCEPTION).not_done:
+                    if job.stop is not None and job.stop():
                         break
                     if any(future.done() and future.exception() for future in futures):
                         break
                 else:
-                    results = [future.result() for future in futures]
-                    hear_out()
-                    watcher.close()
-                    return results
-            finally:  # an error, or the wish to stop: whoever still runs saves and ends
+                    return [future.result() for future in futures]
+            finally:  # after an error or a wish to stop, seeds that still run save their state and end
                 stopping.set()
                 pool.shutdown(wait=True, cancel_futures=True)
     except BrokenProcessPool:
         raise ScaleClError(_KILLED) from None
     finally:
-        hear_out()
+        events.put(None)  # the queue keeps its order: everything that was sent before is passed on
+        listener.join(timeout=10)
     raise _reason(futures)
 
 
 def _reason(futures: Sequence[Future[SeedResult]]) -> BaseException:
-    """Why seeds did not finish: what went wrong with any, else that they were asked to stop."""
+    """Why seeds did not finish: an error of one of them, else that they were asked to stop."""
     ended = [future.exception() for future in futures if not future.cancelled()]
     errors = sorted((e for e in ended if e is not None), key=lambda e: isinstance(e, Interrupted))
-    broken = any(isinstance(e, BrokenProcessPool) for e in errors)
-    if broken:
+    if any(isinstance(e, BrokenProcessPool) for e in errors):
         return ScaleClError(_KILLED)
     return errors[0] if errors else Interrupted("stopped as asked before training began")
 
 
 _KILLED = "a process of this run was killed, perhaps for want of memory; try fewer processes"
-_PATIENCE = 0.1  # seconds between looks at whether the run is to stop
+_POLL = 0.1  # seconds between checks whether the run is to stop
 _events: Any = None
 _stopping: Any = None
 
 
-def _enter_process(events: Any, stopping: Any) -> None:
+def _enter_process(events: Any, stopping: Any, references: dict[str, dict[str, str]]) -> None:
     global _events, _stopping
     _events, _stopping = events, stopping
-    interruption.die_with_parent()
+    give_references(references)
+    machine.die_with_parent()
 
 
-def _seed_in_process(config: Config, seed: int, root: Path | None, saving: Saving | None, every: int) -> SeedResult:
-    around = _Around(root, saving, _stopping.is_set, _nothing)
-    return _one(config, seed, around, _Sender(_events, seed, every))
-
-
-def _nothing() -> None:
-    pass
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _train_in_process(job: _Job, seed: int) -> SeedResult:
+    return _side_by_side(replace(job, stop=_stopping.is_set, tell=_Sender(_events, seed)), [seed])[0]
 
 
 class _Sender:
-    """The observer of a seed in a process: passes on what happens, steps in groups."""
+    """Sends the events of one seed from its process to the parent; of its steps only every twentieth."""
 
-    _GROUP = 20
+    _EVERY = 20
 
-    def __init__(self, events: Any, seed: int, loss_every: int) -> None:
+    def __init__(self, events: Any, seed: int) -> None:
         self._events, self._seed, self._all = events, seed, 0
-        self.loss_every = loss_every
 
-    def started(self, stream: str, learner: str, seeds: list[int], tasks: int, steps: int) -> None:
-        self._all = steps
-        self._send("started", stream, learner, seeds, tasks, steps)
-
-    def task_started(self, task: int, name: str, steps: int) -> None:
-        self._send("task_started", task, name, steps)
-
-    def stepped(self, steps: int) -> None:
-        if steps % self._GROUP == 0 or steps == self._all:
-            self._send("stepped", steps)
-
-    def evaluated(self, seed: int, task: int, accuracies: list[float]) -> None:
-        self._send("evaluated", seed, task, accuracies)
-
-    def losses(self, seed: int, step: int, terms: Mapping[str, float]) -> None:
-        self._send("losses", seed, step, dict(terms))
-
-    def restored(self, seed: int, steps: int, matrix: list[list[float | None]]) -> None:
-        self._send("restored", seed, steps, matrix)
-
-    def finished(self) -> None:
-        self._send("finished")
-
-    def _send(self, what: str, *values: object) -> None:
-        self._events.put((self._seed, what, values))
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._all = event.steps
+        if isinstance(event, Stepped) and event.steps % self._EVERY and event.steps != self._all:
+            return
+        self._events.put((self._seed, event))
 
 
-class _Together:
-    """Makes one run of several seeds that do not keep step: counts are means over the seeds."""
+class _MergedEvents:
+    """Passes on the events of seeds that train independently as those of one run."""
 
-    def __init__(self, observer: Observer, seeds: list[int]) -> None:
-        self._observer, self._seeds = observer, seeds
+    def __init__(self, tell: Listener, seeds: list[int]) -> None:
+        self._tell = tell
         self._steps = dict.fromkeys(seeds, 0)
-        self._began = False
+        self._loaded = self._started = False
         self._task = -1
-        self.loss_every = loss_interval(observer)
-
-    def of(self, seed: int) -> Observer:
-        """What one seed reports to, in the same process."""
-        return _Direct(self, seed)
+        self._training = set(seeds)
 
     def listen(self, events: Any) -> None:
         """Pass on what processes send, until None."""
-        while (event := events.get()) is not None:
-            self.take(*event)
+        while (sent := events.get()) is not None:
+            self.take(*sent)
 
-    def take(self, seed: int, what: str, values: tuple[Any, ...]) -> None:
-        """One report of one seed."""
-        if what == "started" and not self._began:
-            self._began = True
-            stream, learner, _, tasks, steps = values
-            self._observer.started(stream, learner, self._seeds, tasks, steps)
-        elif what == "task_started" and values[0] > self._task:
-            self._task = values[0]
-            self._observer.task_started(*values)
-        elif what == "stepped":
-            self._steps[seed] = values[0]
-            self._observer.stepped(sum(self._steps.values()) // len(self._steps))
-        elif what == "evaluated":
-            self._observer.evaluated(*values)
-        elif what in ("losses", "restored") and isinstance(self._observer, Recorder):
-            getattr(self._observer, what)(*values)
-
-    def close(self) -> None:
-        """All seeds are done."""
-        self._observer.finished()
-
-
-class _Direct(_Sender):
-    _GROUP = 1
-
-    def __init__(self, together: _Together, seed: int) -> None:
-        super().__init__(None, seed, together.loss_every)
-        self._together = together
-
-    def _send(self, what: str, *values: object) -> None:
-        self._together.take(self._seed, what, values)
+    def take(self, seed: int, event: Event) -> None:
+        """Pass on an event of one seed, if it is an event of the whole run as well."""
+        match event:
+            case Loaded():
+                new, self._loaded = not self._loaded, True
+            case Started():
+                new, self._started = not self._started, True
+                event = replace(event, seeds=tuple(self._steps))
+            case TaskStarted(task=task):
+                new, self._task = task > self._task, max(task, self._task)
+            case Stepped(steps=steps):
+                self._steps[seed] = steps
+                new, event = True, Stepped(sum(self._steps.values()) // len(self._steps))
+            case Finished():
+                self._training.discard(seed)
+                new = not self._training
+            case _:
+                new = True
+        if new:
+            self._tell(event)

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from scale_cl.errors import DataError
-from scale_cl.streams.sources.cifar import Cifar, image_checksum
-from scale_cl.streams.sources.cifar10 import CIFAR10
-from scale_cl.streams.sources.cifar100 import CIFAR100
+from scale_cl.streams.sources.cifar import CIFAR10, CIFAR100, Cifar, image_checksum
 
 SMALL10 = replace(CIFAR10, train_per_class=10, test_per_class=3)
 SMALL100 = replace(CIFAR100, train_per_class=2, test_per_class=1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scale_cl.errors import DataError
-from scale_cl.streams.sources.idx import read_idx
+from scale_cl.streams.sources.mnist import read_idx
 
 
 def idx(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
@@ -37,7 +37,7 @@ def test_arrays_are_read_plain_and_packed(tmp_path: Path, packed: bool) -> None:
         (idx(IMAGES)[:10], "is not an idx file"),
         (b"\x00\x00\x09\x03" + idx(IMAGES)[4:], "is not an idx file"),
         (idx(IMAGES)[:-1], "(claims 7 x 3 x 2 bytes, more than the file can hold|ends early)"),
-        (idx(IMAGES) + b"x", "goes on after its end"),
+        (idx(IMAGES) + b"x", "has data after its end"),
         (idx(IMAGES.reshape(7, 2, 3)), "holds an array of 7 x 2 x 3; it must be 7 x 3 x 2"),
         (struct.pack(">4B3I", 0, 0, 8, 3, 10**9, 10**3, 1), "claims 1000000000 x 1000 x 1 bytes"),
     ],

@@ -17,11 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scale_cl.errors import ScaleClError
-from scale_cl.streams.sources.cifar10 import CIFAR10
-from scale_cl.streams.sources.cifar100 import CIFAR100
-from scale_cl.streams.sources.idx import read_idx
+from scale_cl.streams.sources.cifar import CIFAR10, CIFAR100
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
-from scale_cl.streams.sources.mnist import FILES, Mnist
+from scale_cl.streams.sources.mnist import FILES, Mnist, read_idx
 from scale_cl.streams.sources.source import Source
 
 SMALL10 = replace(CIFAR10, class_names=("a", "b"), train_per_class=5, test_per_class=1)

@@ -1,6 +1,6 @@
 "use strict";
 
-// A click on a heading sorts by it; a second click turns the order round. What has no value stays at the bottom.
+// A click on a heading sorts by that column, a second click reverses the order. Cells without a value stay at the bottom.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -30,7 +30,7 @@ function sort(body, column, numeric, direction) {
   body.append(...rows.map((entry) => entry.row));
 }
 
-// Values on hover, and on a tap where nothing hovers. The titles that serve without a script would show twice.
+// Show values on hover, or on a tap on touch screens. The SVG titles, which serve pages without a script, would duplicate them.
 const tip = document.getElementById("tip");
 for (const title of document.querySelectorAll("figure svg title")) title.remove();
 
@@ -52,7 +52,7 @@ document.addEventListener("pointermove", show);
 document.addEventListener("pointerdown", show);
 document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
-// Pointing at a name in a legend brings out its series.
+// Pointing at a name in a legend highlights its series.
 for (const item of document.querySelectorAll(".legend li")) {
   const figure = item.closest("figure");
   const series = figure.querySelector(`.series[data-series="${item.dataset.series}"]`);

@@ -1,1 +1,1 @@
-"""Data sets, one file each: how to read, check and fetch them."""
+"""Data sets: how to read, check and download each of them."""

@@ -1,4 +1,4 @@
-"""scikit-learn's 8x8 handwritten digits: real data that comes with the package, 1,797 images, pixels 0 to 16."""
+"""scikit-learn's handwritten digits: 1,797 images, 8x8, pixels 0 to 16; no download."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from scale_cl.streams.progress import Progress
-from scale_cl.streams.sources.source import Download, Finding
+from scale_cl.streams.sources.source import Download, Finding, Progress
 from scale_cl.streams.stream import Arrays
 
 TEST_IMAGES = 500
@@ -17,13 +16,12 @@ TEST_IMAGES = 500
 
 @dataclass(frozen=True)
 class Digits:
-    """The embedded data set."""
+    """The data set that comes with scikit-learn."""
 
     name: str = "digits"
     title: str = "scikit-learn digits"
     downloads: tuple[tuple[Download, ...], ...] = ()
     placing: str = "digits comes with scikit-learn: there is nothing to download or to place"
-
     embedded: bool = True
 
     def present(self, root: Path) -> bool:
@@ -31,7 +29,7 @@ class Digits:
         return True
 
     def read(self, root: Path, progress: Progress | None = None) -> Arrays:
-        """All images; which 500 are kept for testing is fixed, whatever the stream's seed."""
+        """All images; the same 500 are test images for every seed."""
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
@@ -42,6 +40,6 @@ class Digits:
         return Arrays(x[train], y[train], x[test], y[test], tuple("0123456789"), pixel_max=16.0)
 
     def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
-        """Nothing on disk but scikit-learn's own file."""
+        """One finding: the data is part of scikit-learn."""
         arrays = self.read(root)
         return [Finding("digits", True, f"{len(arrays.x_train) + len(arrays.x_test)} images, part of scikit-learn")]

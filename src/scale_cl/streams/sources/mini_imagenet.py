@@ -1,7 +1,8 @@
-"""mini-ImageNet: 100 classes of 600 colour images, 84x84, in any of the layouts in which it goes round.
+"""mini-ImageNet: 100 classes of 600 colour images, 84x84, in any of its common layouts.
 
-Class folders (flat, or below train, val and test), the csv files with a folder of images, or the three cache pickles.
-The first 480 images of a class by file name train, the last 120 test; classes are numbered by name.
+Layouts: class folders (flat, or below train, val and test), CSV files with a folder of images, or three cache pickles.
+Of each class, sorted by file name, the first 480 images are for training and the last 120 for testing; classes are
+numbered by name.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ from numpy.typing import NDArray
 
 from scale_cl.errors import DataError
 from scale_cl.streams.images import image_files, read_images
-from scale_cl.streams.progress import Progress
 from scale_cl.streams.sources.cifar import entry
-from scale_cl.streams.sources.layouts import finding, missing
 from scale_cl.streams.sources.pickles import read_pickle
-from scale_cl.streams.sources.source import Download, Finding
+from scale_cl.streams.sources.source import Download, Finding, Progress, finding, missing
 from scale_cl.streams.stream import Arrays
 
 FOLDERS = ("mini-imagenet", "miniimagenet", "mini_imagenet", "MiniImagenet", "MiniImageNet", "miniImageNet", ".")
@@ -31,7 +30,7 @@ Images = list[Path] | NDArray[np.uint8]  # of one class, in order: files, or pix
 
 @dataclass(frozen=True)
 class MiniImageNet:
-    """The data set, or one of the same layout with other numbers."""
+    """The data set, or one in the same layout with other sizes."""
 
     classes: int = 100
     train_per_class: int = 480
@@ -43,11 +42,10 @@ class MiniImageNet:
         "in the folder mini-imagenet: a folder of images for each class, or train.csv, val.csv, test.csv and images/, "
         "or mini-imagenet-cache-train.pkl, -val.pkl and -test.pkl"
     )
-
     embedded: bool = False
 
     def present(self, root: Path) -> bool:
-        """Whether there is a folder of that name that holds anything."""
+        """Whether one of its usual folders exists and is not empty."""
         return any(folder.is_dir() and any(folder.iterdir()) for folder in (root / f for f in FOLDERS[:-1]))
 
     def read(self, root: Path, progress: Progress | None = None) -> Arrays:
@@ -65,7 +63,7 @@ class MiniImageNet:
         return Arrays(*parts[0], *parts[1], class_names=tuple(names), pixel_max=255.0)
 
     def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
-        """Number of images of each class, and whether each can be decoded."""
+        """One finding per class: the number of images and whether all can be decoded."""
         try:
             classes = self._classes(root)
         except DataError as error:
@@ -86,26 +84,26 @@ class MiniImageNet:
 
     @property
     def per_class(self) -> int:
-        """Images of a class, training and test together."""
+        """Images per class, training and test together."""
         return self.train_per_class + self.test_per_class
 
     def _count_problem(self, name: str, count: int) -> str:
         return f"class {name} of {self.title} has {count} images; it must have {self.per_class}"
 
     def _classes(self, root: Path) -> dict[str, Images]:
-        """Images of each class, in whichever layout is there."""
+        """The images of each class, in the first layout that is found."""
         for name in FOLDERS:
             folder = root / name
             for layout in (_cache_pickles, _csv_files, _class_folders) if folder.is_dir() else ():
                 classes = layout(folder)
                 if len(classes) == self.classes:
                     return classes
-                if classes and (name != "." or layout is not _class_folders):  # the root may hold folders of any kind
+                if classes and (name != "." or layout is not _class_folders):  # the root may hold other folders
                     raise DataError(f"{folder} holds {len(classes)} classes; {self.title} has {self.classes}")
         raise missing(self.title, self.name, root, self.placing)
 
     def _pixels(self, parts: list[Images], progress: Progress | None) -> NDArray[np.uint8]:
-        """Images [N, 3, 84, 84] of all parts, which are all files or all pixels."""
+        """Images [N, 3, 84, 84] of all parts, which are either all files or all pixels."""
         arrays = [part for part in parts if not isinstance(part, list)]
         if arrays:
             return np.concatenate([part.transpose(0, 3, 1, 2) for part in arrays])

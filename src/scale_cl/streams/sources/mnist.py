@@ -1,36 +1,81 @@
-"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28, as the four official idx files."""
+"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28, in four idx files, plain or gzipped.
+
+Before memory is allocated, the header of an idx file is checked against the size of the file.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import math
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from scale_cl.errors import DataError
-from scale_cl.streams.progress import Progress
-from scale_cl.streams.sources.idx import read_idx
-from scale_cl.streams.sources.layouts import finding, md5, missing
-from scale_cl.streams.sources.source import Download, Finding
+from scale_cl.streams.sources.source import Download, Finding, Progress, finding, missing
 from scale_cl.streams.stream import Arrays
 
+_DEFLATE_LIMIT = 1040  # deflate expands a byte to at most 1032 bytes
+_CHUNK = 1 << 20
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The array of an idx file of unsigned bytes, which must have this shape."""
+    try:
+        size = path.stat().st_size
+        if path.suffix == ".gz":
+            with gzip.open(path, "rb") as packed:
+                return _read(packed, path, shape, limit=size * _DEFLATE_LIMIT)
+        with path.open("rb") as plain:
+            return _read(plain, path, shape, limit=size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error or type(error).__name__}): fetch it again") from error
+
+
+def _read(file: BinaryIO | gzip.GzipFile, path: Path, shape: tuple[int, ...], limit: int) -> NDArray[np.uint8]:
+    header_size = 4 + 4 * len(shape)
+    header = file.read(header_size)
+    if len(header) < header_size or header[:4] != bytes((0, 0, 8, len(shape))):
+        raise DataError(f"{path} is not an idx file of unsigned bytes with {len(shape)} dimensions")
+    claimed = struct.unpack(f">{len(shape)}I", header[4:])
+    size = math.prod(claimed)
+    if header_size + size > limit:
+        raise DataError(f"{path} claims {_by(claimed)} bytes, more than the file can hold: it is truncated or altered")
+    if claimed != shape:
+        raise DataError(f"{path} holds an array of {_by(claimed)}; it must be {_by(shape)}")
+    data = bytearray()
+    while len(data) <= size and (chunk := file.read(min(_CHUNK, size + 1 - len(data)))):
+        data += chunk  # memory grows with the actual content
+    if len(data) != size:
+        what = "ends early: it is truncated" if len(data) < size else "has data after its end: it is altered"
+        raise DataError(f"{path} {what}; {_by(shape)} bytes must follow its header")
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(n) for n in shape)
+
+
 FOLDERS = ("MNIST/raw", "mnist", "MNIST", "mnist/raw", ".")
-MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the author's own site is often closed
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # the author's own site is often unavailable
 
 
 class IdxFile(NamedTuple):
-    """One of the four files: its name, and MD5 of the published content without gzip."""
+    """One of the four files: its name and the MD5 of its unpacked content."""
 
     name: str
     content_md5: str
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Names under which it is found."""
+        """File names under which it may be stored."""
         dotted = self.name.replace("-idx", ".idx")
         return self.name, f"{self.name}.gz", dotted, f"{dotted}.gz"
 
@@ -49,7 +94,7 @@ def _download(name: str, size: int, checksum: str) -> Download:
 
 @dataclass(frozen=True)
 class Mnist:
-    """The data set, or one of the same layout with other numbers of images."""
+    """The data set, or one in the same layout with other numbers of images."""
 
     train: int = 60_000
     test: int = 10_000
@@ -64,7 +109,6 @@ class Mnist:
         ),
     )
     placing: str = "the four files *-idx?-ubyte, plain or .gz, in MNIST/raw, mnist or the data root itself"
-
     embedded: bool = False
 
     @property
@@ -77,7 +121,7 @@ class Mnist:
         return all(self._find(root))
 
     def read(self, root: Path, progress: Progress | None = None) -> Arrays:
-        """All four files."""
+        """The whole data set."""
         found = self._find(root)
         if absent := [file.name for file, path in zip(FILES, found, strict=True) if path is None]:
             if len(absent) == len(FILES):
@@ -89,7 +133,7 @@ class Mnist:
         return Arrays(x_train.unsqueeze(1), y_train.long(), x_test.unsqueeze(1), y_test.long(), names, pixel_max=255.0)
 
     def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
-        """Shape and checksum of the content of each file."""
+        """One finding per file: its shape and the checksum of its content."""
         findings = []
         for file, path, shape in zip(FILES, self._find(root), self.shapes, strict=True):
             if path is None:
@@ -99,7 +143,8 @@ class Mnist:
             try:
                 data = read_idx(path, shape)
                 header = struct.pack(f">4B{len(shape)}I", 0, 0, 8, len(shape), *shape)
-                if md5(header + data.tobytes()) != file.content_md5:
+                checksum = hashlib.md5(header + data.tobytes(), usedforsecurity=False)
+                if checksum.hexdigest() != file.content_md5:
                     problem = "altered: the checksum of its content is not that of the published file"
             except DataError as error:
                 problem = str(error)
@@ -107,7 +152,7 @@ class Mnist:
         return findings
 
     def _find(self, root: Path) -> list[Path | None]:
-        """Paths of the four files, in the folder that holds most of them."""
+        """The paths of the four files in the folder that holds most of them; None for a missing file."""
         found: list[list[Path | None]] = []
         for folder in FOLDERS:
             there = [[root / folder / s for s in file.spellings] for file in FILES]

@@ -1,17 +1,26 @@
-"""What every data set offers: reading it into arrays, checking its files, and where to download them."""
+"""A data set on disk: what every source offers (reading, checking, downloads), where it lies, how files are found."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from scale_cl.streams.progress import Progress
+from scale_cl.errors import DataError
 from scale_cl.streams.stream import Arrays
 
 
+class Progress(Protocol):
+    """A callback that reports the progress of long work."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` pieces are done."""
+
+
 class Finding(NamedTuple):
-    """What `check` found out about one file or folder."""
+    """What `check` found about one file or folder."""
 
     path: str
     good: bool
@@ -20,13 +29,13 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Download:
-    """A file at an official address, with what is known of it."""
+    """A file at an official address, with its published size and checksum."""
 
     url: str
-    path: str  # where it goes below the data root
+    path: str  # where it goes, relative to the data root
     size: int
     md5: str
-    unpacks_to: str = ""  # an archive: the folder below the data root that it holds
+    unpacks_to: str = ""  # for an archive: the folder that it holds, relative to the data root
 
     @property
     def file_name(self) -> str:
@@ -47,7 +56,7 @@ class Source(Protocol):
 
     @property
     def downloads(self) -> tuple[tuple[Download, ...], ...]:
-        """Sets of files of which any one will do; the first is the one to download. None: nothing to download."""
+        """Alternative sets of files, any one of which is enough; the first is downloaded. Empty: no download."""
 
     @property
     def placing(self) -> str:
@@ -58,10 +67,46 @@ class Source(Protocol):
         """Whether it needs no files at all."""
 
     def present(self, root: Path) -> bool:
-        """Whether its files are there, as far as a quick look can tell."""
+        """Whether its files seem to be there; a quick look, not a check."""
 
     def read(self, root: Path, progress: Progress | None = None) -> Arrays:
         """The whole data set; DataError if files are missing, truncated or altered."""
 
     def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
-        """A line on every file: is it there, is it whole, is it the published one."""
+        """One finding per file: whether it is there, complete and the published one."""
+
+
+def data_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that holds the data sets: the one given, else SCALE_CL_DATA, else the user's cache folder."""
+    if root is not None:
+        return expanded(root)
+    if named := os.environ.get("SCALE_CL_DATA"):
+        return expanded(named)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("scale-cl"))
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """The path with `~` replaced by the home folder; `~user` of an unknown user stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def folder_with(root: Path, folders: Iterable[str], files: Iterable[str]) -> Path | None:
+    """The first of `folders` below `root` that holds all of `files`."""
+    wanted = list(files)
+    return next((f for f in (root / name for name in folders) if all((f / w).is_file() for w in wanted)), None)
+
+
+def missing(title: str, name: str, root: Path, placing: str) -> DataError:
+    """The error for a data set that is not there."""
+    return DataError(f"{title} is not in {root}: run `scale-cl data get {name}`, or place it yourself ({placing})")
+
+
+def finding(root: Path, path: Path, problem: str | None, text: str) -> Finding:
+    """The finding about `path`, named relative to the data root; `text` describes a file without a problem."""
+    shown = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    return Finding(shown, problem is None, problem or text)

@@ -1,0 +1,43 @@
+"""The engine: what makes any method run, and knows none by name."""
+
+from scale_cl.engine.engine import Engine, Method
+from scale_cl.engine.network import Network
+from scale_cl.engine.owned import plain_copy
+from scale_cl.engine.parts import Part, TaskModules, TaskPart, TaskShape, Teacher
+from scale_cl.engine.replay import Batch, ReplayMemory, Samples
+from scale_cl.engine.settings import (
+    MEMORY_POLICY,
+    NORM_ON_MEMORY,
+    Compute,
+    LearnerConfig,
+    MemoryConfig,
+    ReplayConfig,
+    State,
+    StepStats,
+)
+from scale_cl.engine.weights import Weights, WeightState
+
+__all__ = [
+    "MEMORY_POLICY",
+    "NORM_ON_MEMORY",
+    "Batch",
+    "Compute",
+    "Engine",
+    "LearnerConfig",
+    "MemoryConfig",
+    "Method",
+    "Network",
+    "Part",
+    "ReplayConfig",
+    "ReplayMemory",
+    "Samples",
+    "State",
+    "StepStats",
+    "TaskModules",
+    "TaskPart",
+    "TaskShape",
+    "Teacher",
+    "WeightState",
+    "Weights",
+    "plain_copy",
+]

@@ -1,0 +1,323 @@
+"""The engine: what makes any method run, and knows none by name.
+
+A method declares in `build` what it owns (see `building`, `owned`). From then on the engine grows it as tasks arrive,
+saves and loads it, guards it against divergence and drops recorded steps when it moves. The engine opens and closes
+tasks, checks batches, runs the step, keeps the weight average and predicts.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from scale_cl.engine.building import Builder
+from scale_cl.engine.divergence import DeviceGuard, Finding, Guard, HostGuard
+from scale_cl.engine.parts import TaskPart, TaskShape
+from scale_cl.engine.replay import Batch, ReplayMemory
+from scale_cl.engine.settings import LearnerConfig, State, StepStats
+from scale_cl.engine.validation import (
+    check_inputs,
+    check_labels,
+    check_memories,
+    check_plain_values,
+    check_taken,
+    check_tasks,
+)
+from scale_cl.engine.weights import WeightState
+from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError, UnknownTaskError
+from scale_cl.nets import ContinualNet
+from scale_cl.streams import InputSpec, TaskInfo
+
+_log = logging.getLogger("scale_cl")
+
+
+class Method(Protocol):
+    """What the engine calls of a method."""
+
+    def update(self, batch: Batch) -> None:
+        """One step: device work only."""
+
+    def task_began(self, task: int) -> None:
+        """After a task was opened."""
+
+    def task_ended(self, task: int) -> None:
+        """Before the open task closes."""
+
+    def scores(self, x: Tensor, task: Tensor) -> Tensor:
+        """Scores [B, classes] of raw samples, by which the method predicts."""
+
+
+class Engine(Builder):
+    """Runs one method: tasks, steps, prediction and state."""
+
+    def __init__(self, method: Method, spec: InputSpec, config: LearnerConfig, **given: Any) -> None:
+        """As `Builder`; `method` is called by the engine from the first task on."""
+        super().__init__(type(method).__name__, spec, config, **given)
+        self.method, self.steps = method, 0
+        self._is_ours = type(method).__module__.startswith("scale_cl.")  # our own errors keep their traceback
+        # what to do after a diverged step; whoever makes the learner may know a better way
+        self.advice = 'lower the rate, or let such steps be skipped (on_divergence="skip" in Compute)'
+        self._places: object = None  # where tensors lay when steps were recorded
+        self._told = False  # whether a diverged step was reported
+        self._searched = False  # whether the method was searched for tensors that it did not declare
+        self.guard: Guard = (HostGuard if self.is_cpu else DeviceGuard)(self.device, self.compute.on_divergence)
+        self.step = self.record(self._whole_step)
+        self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})
+
+    # ---- tasks -------------------------------------------------------------------------------------------------------
+
+    def begin_task(self, task: TaskInfo) -> None:
+        """Open a task; a name seen before continues that task, perhaps with more classes."""
+        if task.classes < 1:
+            raise InputError(f"task {task.name!r} has {task.classes} classes; a head needs at least one")
+        self.end_task()
+        number = self.numbers.setdefault(task.name, len(self.numbers))
+        if number == len(self.classes):
+            self.classes.append(0)
+        self.classes[number] = max(self.classes[number], task.classes)
+        heads = self.net.heads
+        head = 0 if heads.shared else number
+        outputs = heads.classes[head] if head < len(heads.classes) else 0
+        self.owned.grow(number, self.classes[number], generator=self.weights_rng)
+        self._look_up()
+        self._average_takes(head, outputs)
+        self.task.fill_(number)
+        self.current = task.name
+        shape = TaskShape(number, self.classes[number], len(self.classes))
+        for memory in self.owned.memories.values():
+            memory.open(number, shape.classes)
+        task_parts = [part for part in self.owned.parts.values() if isinstance(part, TaskPart)]
+        for part in task_parts:
+            part.begin(shape)
+        if task_parts:
+            self._look_up()
+        self.method.task_began(number)
+        self._drop_what_moved()
+
+    def end_task(self) -> None:
+        """Close the open task; without one, nothing happens."""
+        if self.current is None:
+            return
+        self.check_finite()
+        for memory in self.owned.memories.values():
+            memory.close()
+        assert self.owned.network is not None
+        for memory, measure in self.measurements:
+            for rows, share in self.owned.network.measurement(memory):
+                with self.autocast():
+                    measure((len(rows),), rows, share)
+        for memory in self.owned.memories.values():
+            if memory.policy.ranked:
+                self._rank(memory, self.open_task)
+        self.method.task_ended(self.open_task)
+        self.current = None
+        self._drop_what_moved()
+
+    def _rank(self, memory: ReplayMemory, task: int) -> None:
+        """Rank the task's stored samples by herding on the features that its head sees."""
+        rows = memory.rows_of(task)
+        memory.herd(task, self.evaluated(memory.x[rows], memory.task[rows]).features)
+
+    def _look_up(self) -> None:
+        """After growth: find the parameters again."""
+        self.owned.look_up()
+        if self.config.weight_average > 0 and self.numbers and self.owned.average is None:  # it begins with the first
+            self.owned.average = WeightState(self.owned.base, changes="step", start="values")
+
+    def _drop_what_moved(self) -> None:
+        """Drop recordings if a tensor that they read or write has moved; the guard looks its tensors up again."""
+        self.guard.drop()
+        places = None if self.is_cpu else self.owned.places()
+        if places != self._places:
+            self._places = places
+            for recorded in self.recorded:
+                recorded.drop()
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        """Learn from one batch of the open task, or of the tasks whose numbers are given."""
+        check_inputs(x, self.spec)
+        if task is not None:
+            check_tasks(y, task, self.classes)
+        check_labels(x, y, self.classes[self.open_task] if task is None else max(self.classes))
+        given = (x, y) if task is None else (x, y, task)
+        if not self.guard.watching:
+            self.guard.watch(self.learned())
+        with self.autocast():
+            stats = self.step((len(x), task is None), *(t.to(self.device, non_blocking=True) for t in given))
+        if not self._searched:
+            self._search()
+        self.steps += 1
+        finding = self.guard.found(self.steps)
+        if finding is not None:
+            self._diverged(finding)
+        return stats
+
+    def _whole_step(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        self.stats = {}
+        self.net.inputs.seen(x)
+        try:
+            self.method.update(Batch(x, y, self.task.expand(len(y)) if task is None else task))
+        except Exception as error:
+            if self._is_ours or isinstance(error, ScaleClError):
+                raise
+            raise ScaleClError(f"{self.method_name} failed in its step{_raised(error, self.method)}") from error
+        self.guard.settle(self.stats)
+        return self.stats
+
+    def _search(self) -> None:
+        """After the first step: a tensor that a method keeps and did not declare would be lost in a checkpoint."""
+        self._searched = True
+        name = self.owned.undeclared(self.method)
+        if name is not None:
+            raise ScaleClError(
+                f"{self.method_name} keeps a tensor in its attribute {name!r} that it did not declare; "
+                "declare it in build (engine.tensor, engine.like, engine.part), so that it is saved and resumed"
+            )
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """What forwards run in."""
+        if self.compute.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()  # even one that is off costs more than a layer of the MLP's head
+
+    def learned(self) -> list[Tensor]:
+        """All that a step changes and that must stay finite."""
+        return self.owned.learned()
+
+    def check_finite(self) -> None:
+        """Wait for the device and raise DivergenceError if a step has diverged that nobody was told of yet."""
+        finding = self.guard.found(self.steps, wait=True)
+        if finding is not None:
+            self._diverged(finding)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps since the learner was made or loaded that had no effect, as they diverged; waits for the device."""
+        return self.guard.skipped(self.steps)
+
+    def _diverged(self, finding: Finding) -> None:
+        """Report a step that had no effect; unless such steps are to be skipped, training ends."""
+        names = [f.name for f in fields(self.config) if f.name == "lr" or f.name.endswith("_lr")]
+        rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
+        what = f"seed {self.seed}, step {finding.step}: {finding.term} is not a finite number, with {rates}"
+        if self.compute.on_divergence == "stop":
+            raise DivergenceError(f"{what}; {self.advice}")
+        if not self._told:
+            _log.warning("scale-cl: warning: %s; it is skipped, as others may be", what)
+        self._told = True
+        self.guard.rearm()
+
+    # ---- prediction --------------------------------------------------------------------------------------------------
+
+    def predict(self, x: Tensor, task: str | None = None) -> Tensor:
+        """Scores [B, classes of the task], in evaluation mode; the state stays as it is."""
+        number = self._number_of(task)
+        check_inputs(x, self.spec)
+        x = x.to(self.device, non_blocking=True)
+        self.predicted_task = number
+        t = torch.full((), number, dtype=torch.int64, device=self.device)
+        with torch.no_grad(), self.autocast():
+            scores = self._prediction((len(x),), x, t)["scores"]
+        return scores[:, : self.classes[number]].float()
+
+    def features(self, x: Tensor, task: str | None = None) -> Tensor:
+        """Features [B, width] that the task's head sees, in evaluation mode."""
+        number = self._number_of(task)
+        check_inputs(x, self.spec)
+        x = x.to(self.device)
+        return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
+
+    def predicting_net(self) -> ContinualNet:
+        """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
+        assert self.owned.network is not None
+        return self.owned.network.predicting(self.average)
+
+    def _number_of(self, task: str | None) -> int:
+        seen = ", ".join(map(repr, self.numbers)) or "none"
+        if task is None and len(self.numbers) == 1:
+            return 0
+        if task is None:
+            raise UnknownTaskError(f"a prediction needs the name of its task; tasks seen: {seen}")
+        if task not in self.numbers:
+            raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
+        return self.numbers[task]
+
+    # ---- the weight average ------------------------------------------------------------------------------------------
+
+    def _average_takes(self, head: int, first: int) -> None:
+        """The outputs of a head from `first` on are new: they enter the average as they are."""
+        for name in ("heads.weight.data", "heads.bias.data"):
+            if name in self.average:
+                self.average[name][head, first:] = self.owned.base.named[name].detach()[head, first:]
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """Everything that decides what the learner does from here on."""
+        tensors = self.owned.state_tensors()
+        tensors |= {"rng": self.rng.get_state(), "weights_rng": self.weights_rng.get_state()}
+        meta = {
+            "tasks": [[name, self.classes[number]] for name, number in self.numbers.items()],
+            "current": self.current,
+            "steps": self.steps,
+            "memories": list(self.owned.memories),
+            "shapes": self.owned.shapes(),
+        }
+        return {"tensors": tensors, "meta": meta}
+
+    def load_state_dict(self, state: State) -> None:
+        """Become the learner that `state_dict` was taken of, made with the same config; on an error, stay as it was."""
+        before = self.state_dict()
+        try:
+            check_plain_values(state["meta"], list(self.owned.memories))
+            check_memories(state["tensors"], state["meta"])
+            self._take_state(state)
+            check_taken(state["tensors"], self.state_dict()["tensors"])
+        except Exception as error:
+            self._take_state(before)
+            if isinstance(error, CheckpointError):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+
+    def _take_state(self, state: State) -> None:
+        """What `load_state_dict` does; it may break off in the middle."""
+        tensors, meta = state["tensors"], state["meta"]
+        self.owned.load_memories(tensors)
+        self.owned.clear(meta["shapes"])
+        self.numbers, self.classes = {}, []
+        for name, classes in meta["tasks"]:
+            number = self.numbers[name] = len(self.numbers)
+            self.classes.append(int(classes))
+            self.owned.grow(number, int(classes), generator=self.weights_rng)
+        self.owned.load_modules(tensors, meta["shapes"])
+        self.owned.average = None
+        self.current, self.steps = meta["current"], int(meta["steps"])
+        if self.current is not None:
+            self.task.fill_(self.open_task)
+            self.owned.grow(self.open_task, self.classes[self.open_task], generator=self.weights_rng)
+        self._look_up()
+        self.owned.load_states(tensors)
+        self.rng.set_state(tensors["rng"].cpu())
+        self.weights_rng.set_state(tensors["weights_rng"].cpu())
+        self._places = None
+        self._drop_what_moved()
+        self.guard.begin(self.steps)
+
+
+def _raised(error: Exception, method: Method) -> str:
+    """Where in the method's file something was raised, and what: " (ewc.py, line 12): TypeError: bad operand"."""
+    file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
+    return f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"

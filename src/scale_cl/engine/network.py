@@ -1,0 +1,153 @@
+"""The network as a method sees it: forwards that name their outputs, by the present weights or by weights ahead."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from scale_cl.engine.parts import Part
+from scale_cl.engine.replay import ReplayMemory, Samples
+from scale_cl.engine.weights import AheadWeights, Weights
+from scale_cl.nets import ContinualNet, GrowingParameter, Outputs
+from scale_cl.nets.kernels.convolution import torch_convolutions
+
+Statistics = Literal["separate", "joint"]
+_MEASURED, _AT_ONCE = 1024, 64  # samples that batch-norm statistics are measured on: in all, and per forward
+
+
+class Network:
+    """f(g(x)) of the paper: trunk and heads are its `base` weights."""
+
+    def __init__(self, module: ContinualNet, *, statistics: Statistics = "separate", twice: bool = False) -> None:
+        """`statistics`: batch and replay have batch statistics of their own, or joint ones.
+
+        With `twice`, forwards can be differentiated twice and keep the graph of all parameters.
+        """
+        self.module, self._statistics, self._twice = module, statistics, twice
+        self.base = Weights(module.base_parameters)
+
+    def __call__(
+        self,
+        samples: Samples,
+        theta: Weights | None = None,
+        *,
+        wrt: Part | None = None,
+        keep_statistics: bool = False,
+    ) -> Outputs:
+        """Common features, features and logits of samples, in training mode.
+
+        Args:
+            samples: prepared inputs with their tasks.
+            theta: weights of trunk and heads; by default the present ones.
+            wrt: the part whose gradient is wanted, if it is not trunk and heads. For the generator, what stands before
+                the first FiLM site keeps no graph; for an absent part nothing does.
+            keep_statistics: leave batch norm's running statistics as they are.
+        """
+        parts = samples.parts if self._statistics == "separate" else ()
+        keywords = {"parts": parts, "wrt": "all" if self._twice else "base" if wrt is None else "generator"}
+        other: dict[str, Tensor] = dict(theta.named) if isinstance(theta, AheadWeights) else {}
+        if keep_statistics:
+            other |= {name: b.clone() for name, b in self.module.named_buffers() if "running" in name}
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (wrt is None or bool(wrt))):
+            out: Outputs = (
+                functional_call(self.module, other, (samples.x, samples.task), keywords)
+                if other
+                else self.module(samples.x, samples.task, **keywords)
+            )
+        return out
+
+    def evaluated(self, x: Tensor, task: Tensor, weights: Mapping[str, Tensor]) -> Outputs:
+        """Outputs of raw samples in evaluation mode, without a graph; `weights` replace those of the same name."""
+        with torch.no_grad(), self._evaluation():
+            out: Outputs = functional_call(self.module, dict(weights), (self.module.inputs(x), task))
+        return out
+
+    def predicting(self, weights: Mapping[str, Tensor]) -> ContinualNet:
+        """A copy in evaluation mode; `weights` replace those of the same name."""
+        net = copy.deepcopy(self.module).eval()
+        with torch.no_grad():
+            for name, average in weights.items():
+                net.get_parameter(name).copy_(average)
+        return net
+
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train()
+
+    def in_use(self, gradient: Sequence[Tensor]) -> list[Tensor]:
+        """A gradient of the base weights without the rows of heads that are only allocated ahead."""
+        modules = self.module.named_modules()
+        counts = {f"{name}.data": m.count for name, m in modules if isinstance(m, GrowingParameter)}
+        return [g[: counts[name]] if name in counts else g for name, g in zip(self.base.named, gradient, strict=True)]
+
+    def sample_gradients(self, samples: Samples, loss: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        """Gradients of each sample's loss with respect to the base weights, [n, *shape] per parameter.
+
+        In evaluation mode and by torch's own kernels, so it is for the end of a task, not for a step. `loss` is a
+        function of logits [1, C] and labels [1].
+        """
+
+        def one(theta: dict[str, Tensor], x: Tensor, y: Tensor, task: Tensor) -> Tensor:
+            out: Outputs = functional_call(self.module, theta, (x.unsqueeze(0), task.unsqueeze(0)))
+            return loss(out.logits, y.unsqueeze(0))
+
+        theta = {name: p.detach() for name, p in self.base.named.items()}
+        with self._evaluation(), torch_convolutions(self.module):
+            found = vmap(grad(one), in_dims=(None, 0, 0, 0))(theta, samples.x, samples.y, samples.task)
+        return [found[name] for name in self.base.named]
+
+    # ---- batch norm's statistics on stored samples -------------------------------------------------------------------
+
+    def measurement(self, memory: ReplayMemory) -> Iterator[tuple[Tensor, Tensor]]:
+        """Arguments of the calls of `measure` that cover the stored samples evenly: rows, and the share of each call.
+
+        The forwards have one size, so that one recording serves all tasks; what is stored is spread evenly over them,
+        some samples twice where they do not come out even, and all tasks are in each.
+        """
+        rows = memory.candidates
+        if not self._live_norms() or len(rows) < 2:
+            return
+        size = min(_AT_ONCE, len(rows))
+        pieces = -(-min(_MEASURED, len(rows)) // size)
+        spread = torch.arange(pieces * size, device=rows.device) * len(rows) // (pieces * size)
+        for piece in range(pieces):
+            share = torch.full((), 1 / (piece + 1), device=rows.device, dtype=self.base.tensors[0].dtype)
+            yield rows[spread[piece::pieces]], share
+
+    @torch.no_grad()
+    def measure(self, memory: ReplayMemory, weights: Mapping[str, Tensor], rows: Tensor, share: Tensor) -> None:
+        """Let the batch statistics of one forward have that share in the running ones."""
+        norms = self._live_norms()
+        running = [t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None]
+        before, usual = [t.clone() for t in running], [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = 1.0
+        try:
+            functional_call(self.module, dict(weights), (self.module.inputs(memory.x[rows]), memory.task[rows]))
+        finally:
+            for norm, momentum in zip(norms, usual, strict=True):
+                norm.momentum = momentum
+        torch._foreach_mul_(running, share)
+        torch._foreach_mul_(before, 1 - share)
+        torch._foreach_add_(running, before)
+
+    def _live_norms(self) -> list[_BatchNorm]:
+        """The batch norms that keep running statistics."""
+        norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
+        return [norm for norm in norms if norm.training and norm.running_mean is not None]
+
+
+def running_statistics(module: nn.Module) -> list[Tensor]:
+    """Buffers that a forward in training mode changes."""
+    return [b for name, b in module.named_buffers() if "running" in name]

@@ -1,0 +1,245 @@
+"""What a method owns, as it declared it: the network, parts, memories, state of the weights' shapes, teachers, tensors.
+
+Because everything is declared once, it is grown, guarded, listed, saved and loaded here for every method alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scale_cl.engine.network import Network, running_statistics
+from scale_cl.engine.parts import Part, TaskModules, TaskPart, TaskShape, Teacher
+from scale_cl.engine.replay import ReplayMemory
+from scale_cl.engine.weights import Changes, Weights, WeightState
+from scale_cl.errors import CheckpointError
+from scale_cl.nets import GrowingParameter
+
+_RESERVED = {"net", "average", "rng", "weights_rng"}  # names of what every learner has
+
+
+class Owned:
+    """Everything declared, by name."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.network: Network | None = None
+        self.memories: dict[str, ReplayMemory] = {}
+        self.parts: dict[str, Part] = {}
+        self.task_modules: dict[str, TaskModules] = {}
+        self.states: dict[str, WeightState] = {}
+        self.teachers: dict[str, Teacher] = {}
+        self.tensors: dict[str, tuple[Tensor, Changes]] = {}
+        self.weights: list[Weights] = []
+        self.average: WeightState | None = None
+
+    @property
+    def net(self) -> Any:
+        """The module of the network."""
+        assert self.network is not None
+        return self.network.module
+
+    @property
+    def base(self) -> Weights:
+        """Trunk and heads."""
+        assert self.network is not None
+        return self.network.base
+
+    def is_free(self, name: str) -> bool:
+        """Whether nothing of that name was declared."""
+        kinds: tuple[Mapping[str, object], ...] = (
+            self.memories,
+            self.parts,
+            self.task_modules,
+            self.states,
+            self.teachers,
+            self.tensors,
+        )
+        return "." not in name and name not in _RESERVED and not any(name in kind for kind in kinds)
+
+    # ---- what there is -----------------------------------------------------------------------------------------------
+
+    def modules(self) -> list[nn.Module]:
+        """All networks in use: the common one, parts and modules per task; a frozen teacher is not among them."""
+        parts = [part.module for part in self.parts.values() if part.module is not None]
+        return [self.net, *parts, *self.task_modules.values()]
+
+    def module_tensors(self) -> list[Tensor]:
+        """Parameters and buffers of all networks in use."""
+        return [t for module in self.modules() for t in (*module.parameters(), *module.buffers())]
+
+    def all_states(self) -> dict[str, WeightState]:
+        """State of the weights' shapes, the weight average included."""
+        return self.states | ({} if self.average is None else {"average": self.average})
+
+    def learned(self) -> list[Tensor]:
+        """All that a step changes and that must stay finite."""
+        own = [*self.net.parameters(), *running_statistics(self.net)]
+        own += [] if self.average is None else self.average.tensors
+        for module in self.modules()[1:]:
+            own += [*module.parameters(), *running_statistics(module)]
+        own += [t for state in self.states.values() if state.changes == "step" for t in state.tensors]
+        return own + [t for t, changes in self.tensors.values() if changes == "step" and t.is_floating_point()]
+
+    def places(self) -> object:
+        """Where every tensor lies that a step may read or write, and whether heads differ in width.
+
+        While this stays the same, a recorded step stays valid.
+        """
+        tensors = [*self.module_tensors(), *(t for weights in self.weights for t in weights.tensors)]
+        tensors += [t for state in self.all_states().values() for t in state.tensors]
+        tensors += [t for memory in self.memories.values() for t in memory.tensors()]
+        return self.net.heads.ragged, tuple((t.data_ptr(), t.shape) for t in tensors)
+
+    def undeclared(self, method: object) -> str | None:
+        """The first attribute of a method that holds a tensor which was not declared."""
+        known = {id(t) for t in (*self.module_tensors(), *(t for t, _ in self.tensors.values()))}
+        known |= {id(t) for state in self.all_states().values() for t in state.tensors}
+        known |= {id(t) for weights in self.weights for t in weights.tensors}
+        for name, value in vars(method).items():
+            if any(id(t) not in known for t in _tensors_in(value)):
+                return name
+        return None
+
+    # ---- growth ------------------------------------------------------------------------------------------------------
+
+    def grow(self, task: int, classes: int, *, generator: torch.Generator) -> None:
+        """Make what task number `task` needs in every network, in the order of declaration."""
+        self.net.ensure_task(task, classes, generator=generator)
+        for part in self.parts.values():
+            ensure = getattr(part.module, "ensure_task", None)
+            if ensure is not None:
+                ensure(task, classes, generator=generator)
+        for modules in self.task_modules.values():
+            modules.ensure_task(task, classes)
+
+    def look_up(self) -> None:
+        """After growth: find the parameters again, and let state of their shapes follow."""
+        for weights in (*self.weights, *(part.weights for part in self.parts.values())):
+            weights.look_up()
+        for state in self.all_states().values():
+            state.follow()
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Everything declared as tensors by name, without rows that are only allocated ahead."""
+        saved = _named("net", self.net.state_dict())
+        for name, state in self.all_states().items():
+            saved |= _named(name, self._trimmed(state))
+        for name, memory in self.memories.items():
+            saved |= {f"{name}.{key}": t for key, t in memory.state_dict().items()}
+        modules: dict[str, nn.Module | None] = {name: part.module for name, part in self.parts.items()}
+        modules |= {name: teacher.module for name, teacher in self.teachers.items()}
+        modules |= self.task_modules
+        for name, module in modules.items():
+            saved |= {} if module is None else _named(name, module.state_dict())
+        return saved | {name: plain_copy(t) for name, (t, _) in self.tensors.items()}
+
+    def shapes(self) -> dict[str, Any]:
+        """Plain values from which modules of a single task and teachers are made again."""
+        shapes: dict[str, Any] = {}
+        for name, part in self.parts.items():
+            if isinstance(part, TaskPart):
+                shapes[name] = None if part.shape is None else list(asdict(part.shape).values())
+        for name, modules in self.task_modules.items():
+            shapes[name] = [list(asdict(shape).values()) for shape in modules.shapes]
+        for name, teacher in self.teachers.items():
+            shapes[name] = None if teacher.module is None else list(teacher.module.heads.classes)
+        return shapes
+
+    def load_memories(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the memories over."""
+        for name, memory in self.memories.items():
+            memory.load_state_dict(_own(name, tensors))
+
+    def clear(self, shapes: Mapping[str, Any]) -> None:
+        """No head any more, and modules of single tasks as these shapes describe, for a state that brings its own."""
+        self.net.heads.clear()
+        for name, part in self.parts.items():
+            if isinstance(part, TaskPart):
+                part.set(None if shapes[name] is None else TaskShape(*shapes[name]))
+        for name, modules in self.task_modules.items():
+            modules.clear()
+            for shape in shapes[name]:
+                modules.add(TaskShape(*shape))
+
+    def load_modules(self, tensors: Mapping[str, Tensor], shapes: Mapping[str, Any]) -> None:
+        """Take the networks over, grown already to the size that they have in the state."""
+        _load(self.net, "net", tensors)
+        self.net.heads.refresh()
+        modules: dict[str, nn.Module] = {n: part.module for n, part in self.parts.items() if part.module is not None}
+        for name, module in (modules | self.task_modules).items():
+            _load(module, name, tensors)
+            refresh = getattr(module, "refresh", None)
+            if refresh is not None:
+                refresh()
+        for name, teacher in self.teachers.items():
+            teacher.module = None
+            if shapes[name] is not None:
+                teacher.take(self.net)
+                assert teacher.module is not None
+                teacher.module.heads.clear()
+                teacher.module.heads.classes = [int(n) for n in shapes[name]]
+                _load(teacher.module, name, tensors)
+                teacher.module.heads.refresh()
+                teacher.module.requires_grad_(False)
+
+    @torch.no_grad()
+    def load_states(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over state of the weights' shapes, and plain tensors."""
+        if any(name.startswith("average.") for name in tensors) != (self.average is not None):
+            raise CheckpointError("state has another weight average than this learner; make it with the same config")
+        for name, state in self.all_states().items():
+            state.reset()
+            for key, saved in _own(name, tensors).items():
+                own = state.named[key]
+                own[tuple(slice(n) for n in saved.shape)] = saved.to(own)
+        for name, (t, _) in self.tensors.items():
+            t.copy_(tensors[name])
+
+    def _trimmed(self, state: WeightState) -> dict[str, Tensor]:
+        parts = (part for module in self.modules() for part in module.modules())
+        counts = {id(part.data): part.count for part in parts if isinstance(part, GrowingParameter)}
+        pairs = zip(state.named.items(), state.weights.tensors, strict=True)
+        return {name: t[: counts[id(p)]] if id(p) in counts else t for (name, t), p in pairs}
+
+
+def plain_copy(t: Tensor) -> Tensor:
+    """A copy that shares nothing and lies in memory as its shape says, fit for any file format."""
+    return t.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _named(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{name}.{key}": plain_copy(t) for key, t in tensors.items()}
+
+
+def _own(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+
+
+def _load(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> None:
+    try:
+        module.load_state_dict(_own(name, tensors))
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+
+
+def _tensors_in(value: object) -> Iterator[Tensor]:
+    """Tensors in an attribute's value: itself, or the members of a list, tuple, set or dictionary."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, dict):
+        for member in value.values():
+            yield from _tensors_in(member)
+    elif isinstance(value, list | tuple | set):
+        for member in value:
+            yield from _tensors_in(member)

@@ -1,0 +1,81 @@
+"""What the engine is told: the settings that all learners share, and how the arithmetic is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from torch import Tensor
+
+from scale_cl.engine.divergence import OnDivergence
+from scale_cl.memory import Budget, PolicyName
+from scale_cl.nets.custom_backbone import check_name
+from scale_cl.nets.inputs import Augmentation
+from scale_cl.settings import Settings, setting
+
+StepStats = dict[str, Tensor]
+"""Loss terms of a step as device tensors; the next step may overwrite them."""
+
+MEMORY_POLICY = (
+    "which samples the slots keep: ring (the last), class-ring (the last of each class), reservoir (a uniform sample), "
+    "herding (a uniform sample, ranked by herding when a task ends)"
+)
+NORM_ON_MEMORY = "at task end, recompute batch-norm statistics on the stored samples with the current weights"
+
+
+class State(TypedDict):
+    """A whole learner: tensors by name, and plain values that fit into JSON."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How the arithmetic is done: none of it is part of a method."""
+
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    channels_last: bool = True
+    direct_convolutions: bool = True
+    capture: bool = True
+    on_divergence: OnDivergence = "stop"
+
+
+@dataclass(frozen=True)
+class LearnerConfig(Settings):
+    """Settings of every learner."""
+
+    backbone: str = setting(
+        "auto",
+        "network: mlp, resnet18 (reduced), auto (resnet18 for images of three channels), or module:function",
+    )
+    weight_average: float = setting(
+        0.0, "decay of the average of the base parameters used for prediction and stored logits; 0: off", low=0, below=1
+    )
+    standardise: bool = setting(False, "standardise inputs by the running mean and deviation of all samples so far")
+    augment: Augmentation = setting("none", "random changes of training images: none, flip, crop-flip")
+    norm_momentum: float = setting(
+        0.1, "share of a batch in the running statistics of the resnet18's batch norm", above=0, high=1
+    )
+
+    def __post_init__(self) -> None:
+        """Check the backbone's name too."""
+        super().__post_init__()
+        check_name(self.backbone)
+
+
+@dataclass(frozen=True)
+class MemoryConfig(LearnerConfig):
+    """Settings of every learner with a memory."""
+
+    memory: int = setting(50, "memory slots per task, per class or in total (memory_budget)", low=1)
+    memory_budget: Budget = setting("task", "what the memory slots are counted by: task, class or total")
+    memory_policy: PolicyName = setting("ring", MEMORY_POLICY)
+    norm_on_memory: bool = setting(False, NORM_ON_MEMORY)
+
+
+@dataclass(frozen=True)
+class ReplayConfig(MemoryConfig):
+    """Settings of every learner that replays draws from its memory."""
+
+    replay: int = setting(10, "samples replayed with each batch, at most as many as are stored", low=1)

@@ -1,0 +1,186 @@
+"""A trained estimator as one safetensors file, with everything that is not a tensor as JSON in its header.
+
+The file is written whole or not at all, and a checksum covers tensors and header. Reading runs no code of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import scale_cl
+from scale_cl import files
+from scale_cl.errors import CheckpointError, ConfigError, ScaleClError
+from scale_cl.estimator.samples import InputFormat
+from scale_cl.estimator.tasks import ClassBook
+from scale_cl.plugins import reference_to
+from scale_cl.streams import InputSpec
+
+if TYPE_CHECKING:
+    from scale_cl.estimator.classifier import ContinualClassifier
+    from scale_cl.learners import Learner
+
+E = TypeVar("E", bound="ContinualClassifier")
+SCHEMA = 1
+_KEY = "scale_cl_estimator"
+_NOT_STORED = ("backbone", "device")
+
+
+def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator: its parameters, labels and learner."""
+    params = {name: value for name, value in estimator.get_params(deep=False).items() if name not in _NOT_STORED}
+    own_learner = None
+    if isinstance(params.get("learner"), type):
+        own_learner = reference_to(params.pop("learner"))
+    state, inputs = estimator.learner_.state_dict(), estimator.input_format_
+    spec, names = inputs.spec, getattr(estimator, "feature_names_in_", None)
+    content = {
+        "class": type(estimator).__name__,
+        "params": {name: _json_value(name, value) for name, value in params.items()},
+        "own_backbone": estimator.backbone is not None,
+        "own_learner": own_learner,
+        "spec": {"shape": list(spec.shape), "pixel_max": spec.pixel_max, "scenario": spec.scenario},
+        "seed": estimator.seed_,
+        "labels": estimator.labels_.as_json(),
+        "feature_names": None if names is None else [str(name) for name in names],
+        "meta": state["meta"],
+    }
+    tensors = {f"learner.{name}": t for name, t in state["tensors"].items()}
+    if inputs.origin is not None:
+        tensors["origin"] = torch.from_numpy(inputs.origin)
+    write(path, Stored(content, tensors))
+
+
+def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: Any, learner: type[Learner] | None) -> E:
+    """The estimator that `save` wrote; `cls` must be the class that wrote it."""
+    stored = read(path)
+    content, tensors = stored.content, dict(stored.tensors)
+    if content.get("class") != cls.__name__:
+        raise CheckpointError(f"{os.fspath(path)} was written by {content.get('class')}: load it with that class")
+    if content.get("own_backbone") and backbone is None:
+        raise ConfigError(f"{os.fspath(path)} was trained with a backbone of its own: give it again, backbone=...")
+    _check_learner(os.fspath(path), content.get("own_learner"), learner)
+    try:
+        estimator = cls(**content["params"])
+        estimator.set_params(device=device, backbone=backbone, **({} if learner is None else {"learner": learner}))
+        origin, spec = tensors.pop("origin", None), content["spec"]
+        pixel_max = None if spec["pixel_max"] is None else float(spec["pixel_max"])
+        estimator.input_format_ = InputFormat(
+            InputSpec(tuple(int(n) for n in spec["shape"]), pixel_max, spec["scenario"]),
+            None if origin is None else origin.numpy().astype(np.float64),
+        )
+        estimator.seed_ = int(content["seed"])
+        estimator.labels_ = ClassBook.from_json(content["labels"])
+        if len(spec["shape"]) == 1:
+            estimator.n_features_in_ = estimator.input_format_.spec.shape[0]
+        if content["feature_names"] is not None:
+            estimator.feature_names_in_ = np.array(content["feature_names"], dtype=object)
+        estimator.learner_ = estimator.new_learner()
+        own = {name.removeprefix("learner."): t for name, t in tensors.items()}
+        fresh = estimator.learner_.state_dict()["tensors"]["rng"]
+        if own["rng"].shape != fresh.shape:  # the generator of another kind of device cannot be continued
+            own["rng"] = fresh
+        estimator.learner_.load_state_dict({"tensors": own, "meta": content["meta"]})
+    except ScaleClError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{os.fspath(path)} is damaged: {' '.join(str(error).split())[:200]}") from None
+    estimator.classes_, estimator.tasks_ = estimator.labels_.classes, estimator.labels_.tasks
+    return estimator
+
+
+def _check_learner(path: str, recorded: Any, given: type[Learner] | None) -> None:
+    """A learner class is never imported because a file names it: the user gives it again, and its name must agree."""
+    if recorded is None:
+        if given is not None:
+            raise ConfigError(f"{path} was trained with a learner of the catalog: leave learner=... out")
+        return
+    name = str(recorded).rpartition(":")[2]
+    if given is None or not isinstance(given, type) or given.__qualname__ != name:
+        what = "" if given is None else f", not {getattr(given, '__qualname__', given)!s}"
+        raise ConfigError(f"{path} was trained with the learner {recorded}{what}: give that class again, learner=...")
+
+
+def _json_value(name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict):
+        return {str(key): _json_value(name, inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(name, inner) for inner in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(f"{name} is a {type(value).__name__}, which cannot be saved; give a plain value")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The content of a file: JSON values and tensors."""
+
+    content: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def write(path: str | os.PathLike[str], stored: Stored) -> None:
+    """Write a file, whole or not at all."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in stored.tensors.items()}
+    content = {"schema": SCHEMA, "scale_cl": scale_cl.__version__, **stored.content}
+    content["sha256"] = _checksum(content, tensors)
+    header = json.dumps(content, allow_nan=False)
+    files.write_bytes(path, safetensors.torch.save(tensors, metadata={_KEY: header}))
+
+
+def read(path: str | os.PathLike[str]) -> Stored:
+    """The content of a file; CheckpointError if it is missing, damaged, foreign or newer than this version."""
+    file = Path(path)
+    if file.is_dir():
+        run = any((file / name).is_file() for name in ("result.json", "run.json"))
+        hint = " (it looks like a run's: `scale-cl export` and `scale-cl resume` take those)" if run else ""
+        raise CheckpointError(f"{file} is a directory; give the file that save() wrote{hint}")
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist; give the file that save() wrote")
+    try:
+        with safetensors.safe_open(file, framework="pt") as opened:
+            header = (opened.metadata() or {}).get(_KEY)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{file} is damaged or no safetensors file: {reason}") from None
+    if header is None:
+        raise CheckpointError(f"{file} was not written by an estimator of scale-cl")
+    try:
+        content = json.loads(header)
+        schema = content["schema"]
+        if not isinstance(schema, int) or schema < 1:
+            raise ValueError("schema")
+        if schema > SCHEMA:
+            newer = f"has schema {schema}, this version reads up to {SCHEMA}: use a newer scale-cl"
+            raise CheckpointError(f"{file} {newer}")
+        right = content.pop("sha256") == _checksum(content, tensors)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{file} is damaged: its header cannot be read") from None
+    if not right:
+        raise CheckpointError(f"{file} is damaged: its checksum is another")
+    return Stored(content, tensors)
+
+
+def _checksum(content: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        t = tensors[name]
+        digest.update(f"{name} {t.dtype} {list(t.shape)}".encode())
+        digest.update(t.contiguous().flatten().view(-1).numpy().tobytes())
+    return digest.hexdigest()

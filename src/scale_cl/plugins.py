@@ -1,0 +1,156 @@
+"""Functions and classes from outside this package, by name.
+
+A name is an installed entry point (`my-stream`), an attribute of a module (`package.module:function`) or of a file
+(`folder/file.py:function`). Importing a module or a file runs its code, so such a reference must come from the user:
+from the command line or from a call in Python. A name that was read from a file (a run's note, a checkpoint, a result,
+a config file) is only looked up among the entry points and the references that the user has given to this process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import operator
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from scale_cl.errors import ConfigError, one_line
+
+_REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<file_attribute>[\w.]+)|(?P<module>\w+(\.\w+)*):(?P<attribute>[\w.]+)")
+
+
+_kinds: dict[str, Plugins] = {}  # by group
+
+
+def given_references() -> dict[str, dict[str, str]]:
+    """All references that the user gave to this process, by group of entry points; a child process is told them."""
+    return {group: dict(plugins.given) for group, plugins in _kinds.items() if plugins.given}
+
+
+def name_references(named: Mapping[str, str | None]) -> None:
+    """Take over what the user named in this process, by group of entry points; None: nothing."""
+    for group, name in named.items():
+        if name is not None:
+            _kinds[group].give(name)
+
+
+def give_references(references: Mapping[str, Mapping[str, str]]) -> None:
+    """Take over the references that the parent process was given, and import what they stand for.
+
+    Importing them lets a child process unpickle objects of their classes.
+    """
+    for group, names in references.items():
+        for name, reference in names.items():
+            _kinds[group].given[name] = reference
+            _kinds[group].find(name)
+
+
+class Plugins:
+    """Everything of one kind that comes from outside, such as streams: entry points, and references of this process."""
+
+    def __init__(self, kind: str, group: str) -> None:
+        """`kind` is used in messages, such as "stream"; `group` is the group of entry points."""
+        self.kind, self.group = kind, group
+        self.given: dict[str, str] = {}  # what the user named in this process, with the absolute path of a file
+        _kinds[group] = self
+
+    def give(self, name: str) -> None:
+        """Note that the user has named `name` in this process; does nothing for a name that is no reference."""
+        parts = _REFERENCE.fullmatch(name)
+        if parts is not None:
+            file = parts["file"] and Path(parts["file"]).expanduser().resolve()
+            self.given[name] = f"{file}:{parts['file_attribute']}" if file else name
+
+    def require_given(self, name: str, option: str) -> None:
+        """Raise ConfigError for a reference that the user did not give: nothing is imported because a file names it."""
+        if is_reference(name) and name not in self.given:
+            raise ConfigError(
+                f"{self.kind} {name!r} is named in a file, from which nothing is imported; name it yourself, "
+                f"{option} {name}, or install it as an entry point"
+            )
+
+    def names(self) -> list[str]:
+        """Names of the installed entry points, sorted."""
+        return sorted(self._installed())
+
+    def check_not_taken(self, name: str) -> None:
+        """Raise ConfigError if an entry point has the name of one of ours."""
+        for entry_point in self._installed().get(name, ()):
+            raise ConfigError(
+                f"the entry point {name!r} of {_package(entry_point)} takes the name of a {self.kind} of scale-cl; "
+                "rename it or uninstall the package"
+            )
+
+    def find(self, name: str) -> Any:
+        """Import and return what `name` stands for; ConfigError in one line if that fails."""
+        entry_points = self._installed().get(name, ())
+        if len(entry_points) > 1:
+            packages = " and ".join(sorted(map(_package, entry_points)))
+            raise ConfigError(f"{self.kind} {name!r} is an entry point of {packages}; uninstall all but one")
+        reference = entry_points[0].value.replace(" ", "") if entry_points else self.given.get(name, name)
+        where = f"{self.kind} {name!r}" + (f" of {_package(entry_points[0])}" if entry_points else "")
+        parts = _REFERENCE.fullmatch(reference)
+        if parts is None:
+            raise ConfigError(f"{where}: {reference!r} is not of the form module:name or file.py:name")
+        source, attribute = parts["file"] or parts["module"], parts["file_attribute"] or parts["attribute"]
+        try:
+            module = _module_of_file(source) if parts["file"] else importlib.import_module(source)
+        except Exception as error:  # importing runs the code of others, which may raise anything
+            raise ConfigError(f"{where} cannot be imported: {one_line(error)}") from error
+        try:
+            return operator.attrgetter(attribute)(module)
+        except AttributeError:
+            said = name.rpartition(":")[0] or source  # as the user wrote it
+            raise ConfigError(f"{where}: {said} has no attribute {attribute!r}") from None
+
+    def _installed(self) -> dict[str, tuple[importlib.metadata.EntryPoint, ...]]:
+        return _entry_points(self.group, tuple(sys.path))
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name is of the form `module:name` or `file.py:name`."""
+    return _REFERENCE.fullmatch(name) is not None
+
+
+def reference_to(thing: Any) -> str:
+    """The reference `module:name` of a function or class."""
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+@functools.lru_cache(maxsize=8)
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, tuple[importlib.metadata.EntryPoint, ...]]:
+    """The entry points of a group by name; cached until the search path changes."""
+    found: dict[str, tuple[importlib.metadata.EntryPoint, ...]] = {}
+    for entry_point in importlib.metadata.entry_points(group=group):
+        found[entry_point.name] = (*found.get(entry_point.name, ()), entry_point)
+    return found
+
+
+def _package(entry_point: importlib.metadata.EntryPoint) -> str:
+    return f"package {entry_point.dist.name}" if entry_point.dist is not None else "an unnamed package"
+
+
+def _module_of_file(path: str) -> ModuleType:
+    """The module of a Python file, executed once per process."""
+    file = Path(path).expanduser().resolve()
+    name = f"scale_cl_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before execution, as dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

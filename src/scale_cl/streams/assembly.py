@@ -1,0 +1,88 @@
+"""What every builder shares: random draws per seed, task and purpose, and the assembly of tasks into a stream.
+
+Each seed, task and purpose has a random generator of its own, so that the data of task k does not depend on how many
+tasks are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scale_cl.errors import StreamError
+from scale_cl.streams.stream import Arrays, Scenario, Stream, Task
+
+_PURPOSES = {"train": 0, "test": 1, "permutation": 2, "held out": 3}
+Purpose = Literal["train", "test", "permutation", "held out"]
+
+
+def generator(seed: int, task: int, purpose: Purpose) -> np.random.Generator:
+    """The random generator for one purpose in one task of the stream with this seed."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise StreamError(f"seed is {seed!r}; it must be an integer of at least 0")
+    sequence = np.random.SeedSequence(int(seed), spawn_key=(task, _PURPOSES[purpose]))
+    return np.random.Generator(np.random.PCG64(sequence))
+
+
+def draw(count: int, of: int, seed: int, task: int, purpose: Purpose) -> Tensor:
+    """`count` different indices below `of`, in random order."""
+    return as_rows(generator(seed, task, purpose).permutation(of)[:count])
+
+
+def shuffled(rows: NDArray[np.int64], seed: int, task: int) -> Tensor:
+    """`rows` in random order: the order in which the samples of a task arrive."""
+    return as_rows(generator(seed, task, "train").permutation(rows))
+
+
+def as_rows(rows: NDArray[np.int64]) -> Tensor:
+    """Row numbers as an int64 tensor."""
+    return torch.from_numpy(np.array(rows, dtype=np.int64))
+
+
+def assemble(name: str, scenario: Scenario, seed: int, arrays: Arrays, tasks: Sequence[Task]) -> Stream:
+    """A stream of `tasks` over `arrays`, with head labels computed and checked; StreamError if they do not fit."""
+    if not tasks:
+        raise StreamError(f"stream {name} has no tasks; at least one is needed")
+    names = [task.name for task in tasks]
+    if len(set(names)) != len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise StreamError(f"task name {twice!r} stands for two tasks of stream {name}; names must differ")
+    if scenario == "domain" and len({task.classes for task in tasks}) > 1:
+        raise StreamError(f"the tasks of domain-incremental stream {name} share a head; their classes must be the same")
+    for task in tasks:
+        if len(task.train) == 0 or len(task.test) == 0:
+            part = "training" if len(task.train) == 0 else "test"
+            raise StreamError(f"task {task.name!r} has no {part} samples; every task needs at least one")
+    if all(task.classes == arrays.class_names for task in tasks):
+        train, test = arrays.y_train, arrays.y_test  # shared by every stream over these arrays
+    else:
+        train = _head_labels("training", arrays.y_train, [(t, t.train) for t in tasks], arrays.class_names)
+        test = _head_labels("test", arrays.y_test, [(t, t.test) for t in tasks], arrays.class_names)
+    return Stream(name, scenario, seed, tuple(tasks), arrays, train, test)
+
+
+def _head_labels(part: str, y: Tensor, tasks: list[tuple[Task, Tensor]], class_names: tuple[str, ...]) -> Tensor:
+    """The label of each row within the head of its task, [N]; -1 for rows of no task."""
+    labels = torch.full_like(y, -1)
+    index = {name: i for i, name in enumerate(class_names)}
+    for task, rows in tasks:
+        head = torch.full((len(class_names),), -1, dtype=torch.int64)
+        head[[index[name] for name in task.classes]] = torch.arange(len(task.classes))
+        local = head[y[rows]]
+        if bool((local < 0).any()):
+            stranger = class_names[int(y[rows[local < 0][0]])]
+            listed = ", ".join(task.classes[:5]) + (", ..." if len(task.classes) > 5 else "")
+            raise StreamError(
+                f"{part} label {stranger!r} is outside the head of task {task.name!r}, "
+                f"which has {len(task.classes)} classes: {listed}"
+            )
+        before = labels[rows]
+        if bool(((before >= 0) & (before != local)).any()):
+            raise StreamError(f"a {part} row of task {task.name!r} has another label in an earlier task; copy the row")
+        labels[rows] = local
+    return labels

@@ -1,1 +1,0 @@
-"""Builders: from arrays in memory, or folders on disk, to a stream."""

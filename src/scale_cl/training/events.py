@@ -1,0 +1,95 @@
+"""What happens during training, as plain values: `train(learner, stream, on_event=print)`.
+
+A listener is any callable that takes an event. Events hold no tensors, so listening costs no device work, and they can
+be pickled, so a process sends its events to its parent as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The data is in memory. Only `run`, which loads it, sends this event."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """Training begins."""
+
+    stream: str
+    learner: str
+    seeds: tuple[int, ...]
+    tasks: int
+    steps: int  # per seed
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A seed continues from a checkpoint; comes after `Started`. Earlier reports of later steps are void."""
+
+    seed: int
+    steps: int  # done so far
+    matrix: list[list[float | None]]  # accuracies so far
+
+
+@dataclass(frozen=True)
+class TaskStarted:
+    """A task begins."""
+
+    task: int
+    name: str
+    steps: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """Each seed has done this many steps in all; the mean, if the seeds train independently."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The mean of each loss term of a seed since its last report.
+
+    Sent every `loss_every` steps, if that is not 0, and at the end of each task. Steps count from 1 over all tasks.
+    """
+
+    seed: int
+    step: int  # the last one that the means include
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """After learning `task`, a seed was tested on tasks 0 to `task`."""
+
+    seed: int
+    task: int
+    accuracies: list[float]  # percent
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Training is over."""
+
+
+Event = Loaded | Started | Restored | TaskStarted | Stepped | Losses | Evaluated | Finished
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """A listener that does nothing."""
+
+
+def to_all(*listeners: Listener) -> Listener:
+    """A listener that passes every event on to several, in this order."""
+
+    def pass_on(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return pass_on

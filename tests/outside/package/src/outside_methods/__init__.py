@@ -1,0 +1,1 @@
+"""Continual learners for scale-cl, installed as a package of their own."""

@@ -1,0 +1,245 @@
+"""A method from outside that cannot be used: one line that says what is wrong and where, exit code 2, nothing left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scale_cl import ContinualClassifier
+from scale_cl.errors import ConfigError, ScaleClError
+from scale_cl.learners import Learner, registry
+from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.tiny import batch
+from tests.outside.installed import entry_points
+
+METHODS = '''
+"""Methods with a fault each."""
+
+from dataclasses import dataclass
+
+import torch
+
+from scale_cl.engine import LearnerConfig
+from scale_cl.learners import Learner
+from scale_cl.losses import cross_entropy
+from scale_cl.settings import setting
+
+number = 5
+
+
+class Plain:
+    """No learner."""
+
+
+class Idle(Learner):
+    """No step."""
+
+
+@dataclass(frozen=True)
+class SilentConfig(LearnerConfig):
+    """Settings."""
+
+    rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class GoodConfig(LearnerConfig):
+    """Settings."""
+
+    lr: float = setting(0.1, "learning rate", above=0)
+
+
+class Good(Learner):
+    """Plain SGD."""
+
+    config_class = GoodConfig
+
+    def update(self, batch):
+        samples = self.engine.samples(batch)
+        self.network.base.descend(cross_entropy(self.network(samples).logits, samples.y), self.config.lr)
+
+
+class Silent(Good):
+    """A setting says nothing about itself."""
+
+    config_class = SilentConfig
+
+
+class Undescribed(Good):
+    description = ""
+
+
+Undescribed.__doc__ = None
+
+
+class Failing(Good):
+    """Raises in its step."""
+
+    def update(self, batch):
+        if self.engine.steps == 3:
+            raise TypeError("this\\nis wrong")
+        super().update(batch)
+
+
+class Hoarding(Good):
+    """Keeps a tensor that it did not declare."""
+
+    def update(self, batch):
+        super().update(batch)
+        self.seen = {"last": [batch.y.float().mean()]}
+
+
+class Unbuildable(Good):
+    """Raises as it is built."""
+
+    def build(self, engine):
+        raise KeyError("no such part")
+
+
+class Netless(Good):
+    """Declares no network."""
+
+    def build(self, engine):
+        self.memory = engine.memory("memory", 5)
+
+
+class Twice(Good):
+    """Declares two things of one name."""
+
+    def build(self, engine):
+        super().build(engine)
+        engine.tensor("a", torch.zeros(1), changes="step")
+        engine.tensor("a", torch.zeros(1), changes="step")
+'''
+FAULTS = {
+    "nowhere_at_all:Method": r"learner 'nowhere_at_all:Method' cannot be imported: ModuleNotFoundError: .*",
+    "nowhere.py:Method": r"learner 'nowhere\.py:Method' cannot be imported: FileNotFoundError: .*nowhere\.py does no.*",
+    "wrong.py:Method": r"learner 'wrong\.py:Method' cannot be imported: SyntaxError: .*",
+    "faults.py:Absent": r"learner 'faults\.py:Absent': faults\.py has no attribute 'Absent'",
+    "faults.py:number": r"learner 'faults\.py:number' is 5; it must be a subclass of scale_cl\.learners\.Learner",
+    "faults.py:Plain": r"learner 'faults\.py:Plain' is <class .*>; it must be a subclass of scale_cl\.learners\.L.*",
+    "faults.py:Idle": r"learner 'faults\.py:Idle' has no step: Idle must define update\(self, batch\)",
+    "faults.py:Silent": (
+        r"learner 'faults\.py:Silent': setting 'rate' of SilentConfig has no documentation; "
+        r"declare it with setting\(default, documentation\)"
+    ),
+    "faults.py:Undescribed": (
+        r"learner 'faults\.py:Undescribed': Undescribed has no docstring; its first line is shown in lists and tables"
+    ),
+    "faults.py:Failing": r"Failing failed in its step \(faults\.py, line \d+\): TypeError: this is wrong",
+    "faults.py:Hoarding": (
+        r"Hoarding keeps a tensor in its attribute 'seen' that it did not declare; "
+        r"declare it in build \(.*\), so that it is saved and resumed"
+    ),
+    "faults.py:Unbuildable": (
+        r"learner 'faults\.py:Unbuildable' cannot be built for inputs of \[1, 8, 8\]: KeyError: 'no such part'"
+    ),
+    "faults.py:Netless": r"Netless\.build declares no network; call engine\.network\(\)",
+    "faults.py:Twice": r"Twice declares 'a', which is taken; take another name, without a dot",
+}
+
+
+@pytest.fixture(autouse=True)
+def faults(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files with faulty methods in the working directory."""
+    Path("faults.py").write_text(METHODS)
+    Path("wrong.py").write_text("class Method(:\n")
+    monkeypatch.setattr(registry.OUTSIDE, "given", {})
+
+
+def refused(command: Callable[..., Any], *words: str) -> str:
+    """The one line that a command leaves as it refuses."""
+    done = command(*words)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert not Path("o").exists(), "nothing is left"
+    return str(done.err.removeprefix("scale-cl: error: ").rstrip("\n"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_wrong_is_one_line(name: str, command: Callable[..., Any]) -> None:
+    said = refused(command, "run", "-q", "--tasks", "1", "--learner", name, "--out", "o")
+    assert re.fullmatch(FAULTS[name], said)
+
+
+def test_an_error_in_a_process_of_its_own_is_the_same_line(command: Callable[..., Any]) -> None:
+    two = ("--seeds", "2", "--set", "run.processes=2")
+    done = command("run", "-q", "--tasks", "1", "--learner", "faults.py:Failing", *two, "--out", "o")
+    assert (done.code, done.out) == (2, "")
+    assert re.fullmatch(f"scale-cl: error: {FAULTS['faults.py:Failing']}\n", done.err)
+
+
+def test_an_estimator_says_the_same(command: Callable[..., Any]) -> None:
+    registry.OUTSIDE.give("faults.py:Idle")
+    idle = registry.OUTSIDE.find("faults.py:Idle")
+    with pytest.raises(ConfigError, match="has no step: Idle must define update"):
+        ContinualClassifier(idle).fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(ConfigError, match="has no step: Idle must define update"):
+        ContinualClassifier("faults.py:Idle").fit([[0.0], [1.0]], [0, 1])
+
+
+def test_an_error_of_a_method_keeps_its_cause() -> None:
+    spec = InputSpec((1, 4, 4), 255.0, "task")
+    failing = registry.OUTSIDE.find("faults.py:Failing")(spec)
+    failing.begin_task(TaskInfo("one", 3))
+    for step in range(3):
+        failing.observe(*batch(spec, 4, seed=step))
+    with pytest.raises(ScaleClError) as raised:
+        failing.observe(*batch(spec, 4))
+    assert isinstance(raised.value.__cause__, TypeError)
+    assert failing.steps == 3
+
+
+def test_our_own_errors_keep_their_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Learner, batch: object) -> None:
+        raise TypeError("ours")
+
+    spec = InputSpec((1, 4, 4), 255.0, "task")
+    learner = registry.make("er", spec)
+    monkeypatch.setattr(type(learner), "update", fails)
+    learner.begin_task(TaskInfo("one", 3))
+    with pytest.raises(TypeError, match="ours"):
+        learner.observe(*batch(spec, 4))
+
+
+def test_an_entry_point_cannot_take_the_name_of_one_of_ours(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(entry_points(tmp_path / "site", {"er": "nowhere_at_all:Method"}))
+    said = (
+        "the entry point 'er' of package others takes the name of a learner of scale-cl; "
+        "rename it or uninstall the package"
+    )
+    assert refused(command, "run", "--learner", "er", "--out", "o") == said
+    assert refused(command, "show", "er") == said
+    assert command("show", "scale").code == 0, "others are not touched"
+    listed = command("list", "learners")
+    assert listed.code == 0
+    assert [line.split(maxsplit=1)[1] for line in listed.out.splitlines() if line.startswith("er ")] == [
+        f"cannot be used: {said}"
+    ]
+    assert listed.out.splitlines()[-1] == f"* er is not in the table: {said}"
+
+
+def test_a_broken_package_hides_no_other_learner(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"broken": "nowhere_at_all:Method", "unbuildable": "faults_installed:Unbuildable"}
+    folder = entry_points(tmp_path / "site", points)
+    (folder / "faults_installed.py").write_text(METHODS)
+    monkeypatch.syspath_prepend(folder)
+    listed = command("list", "learners")
+    assert (listed.code, listed.err) == (0, "")
+    lines = listed.out.splitlines()
+    assert [line for line in lines if line.startswith("broken")] == [
+        "broken       cannot be used: learner 'broken' of package others cannot be imported: "
+        "ModuleNotFoundError: No module named 'nowhere_at_all'"
+    ]
+    assert [line for line in lines if line.startswith("finetune ")] != []
+    assert [line.partition(":")[0] for line in lines[-2:]] == [
+        "* broken is not in the table",
+        "* unbuildable is not in the table",
+    ]

@@ -154,19 +154,25 @@ def _mean(values: list[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _scheme(data: Data) -> bytes:
-    """How the parts of SCALE hang together; no data."""
-    picture: bytes = runpy.run_path(str(HERE / "scheme.py"))["scheme"]()
-    return picture
+def _scheme(name: str, file: str) -> Callable[[Data], bytes]:
+    """A picture that needs no data: the function `name` of a file beside this one."""
+
+    def draw(data: Data) -> bytes:
+        picture: bytes = runpy.run_path(str(HERE / file))[name]()
+        return picture
+
+    return draw
 
 
 PICTURES: dict[str, Callable[[Data], bytes]] = {
+    "batch": _scheme("batch", "architecture.py"),
     "forgetting": forgetting,
+    "house": _scheme("house", "architecture.py"),
     "matrix-finetune": matrix_of("finetune"),
     "matrix-scale": matrix_of("scale"),
     "memory": memory,
     "parts": parts,
-    "scheme": _scheme,
+    "scheme": _scheme("scheme", "scheme.py"),
 }
 
 

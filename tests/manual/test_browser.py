@@ -55,7 +55,8 @@ def loaded(browser: Any) -> list[str]:
 
 
 def test_pages_load_from_disk_alone_and_fit_a_phone(browser: Any, site: Path) -> None:
-    pages = [site / name for name in ("index.html", "concepts.html", "own-data.html", "compare.html", "results.html")]
+    pages = [site / f"{name}.html" for name in ("index", "concepts", "own-data", "own-method", "compare", "results")]
+    pages += [site / f"{name}.html" for name in ("architecture", "equations", "glossary")]
     pages += [site / "reference" / name for name in ("commands.html", "settings.html", "api/learners.html")]
     loaded(browser)
     for page in pages:

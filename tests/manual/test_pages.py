@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from scale_cl.learners import registry as learners
+from scale_cl.nets.custom_backbone import BACKBONES
+from scale_cl.streams import user_streams
 from tests.manual.blocks import PAGES, Block, blocks_of, commands_of, without_fences
 from tests.manual.running import Reader
 from tests.manual.torchvision_ops import imported
@@ -40,6 +43,8 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     monkeypatch.syspath_prepend(tmp_path)  # a file that a page writes can be imported by the next block
     monkeypatch.setenv("SCALE_CL_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("COLUMNS", "100")
+    for plugins in (learners.OUTSIDE, user_streams.OUTSIDE, BACKBONES):  # a reader begins each page in a new process
+        monkeypatch.setattr(plugins, "given", {})
     blocks = [block for block in blocks_of(page) if block.reason is None]
     code = "\n".join(block.code for block in blocks)
     for name in ("torchvision", "avalanche.training"):

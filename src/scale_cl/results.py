@@ -2,7 +2,8 @@
 
 Everything but `seconds_*` and `environment` is a function of the config and the seed.
 
-Schema 2 adds `preset`, `scenario` and `streams`. In results of schema 1, which are read, preset and scenario are None.
+Schema 2 adds `preset`, `scenario`, `after` and `streams`; in results of schema 1, which are read, the first three are
+None.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class SeedResult:
     seconds_eval: float
     preset: str | None = None  # name of the preset that the settings began with; None: unknown
     scenario: str | None = None  # "task", "domain" or "class"; None: unknown
+    after: str | None = None  # the learner after which this one stands in tables, as its class declares
     streams: tuple[StreamTasks, ...] = ()  # in order of training; by default `stream` alone
 
     def __post_init__(self) -> None:
@@ -189,6 +191,7 @@ def _head(kind: str, seed: SeedResult) -> dict[str, Any]:
         "scenario": seed.scenario,
         "learner": seed.learner,
         "preset": seed.preset,
+        "after": seed.after,
         "config": seed.config,
     }
 
@@ -249,8 +252,8 @@ def _since_schema_2(row: dict[str, Any], tasks: int) -> dict[str, Any]:
     streams = tuple(StreamTasks(typed(part, "name", str), typed(part, "tasks", int)) for part in row["streams"])
     if sum(part.tasks for part in streams) != tasks:
         raise ValueError(f"streams have {sum(part.tasks for part in streams)} tasks, but the result has {tasks}")
-    preset, scenario = (None if row[key] is None else typed(row, key, str) for key in ("preset", "scenario"))
-    return {"preset": preset, "scenario": scenario, "streams": streams}
+    texts = {key: None if row[key] is None else typed(row, key, str) for key in ("preset", "scenario", "after")}
+    return {**texts, "streams": streams}
 
 
 def _agree(stored: object, computed: float | None) -> bool:

@@ -122,8 +122,11 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     path.write_bytes(data[:-100] + bytes(byte ^ 1 for byte in data[-100:]))
     with pytest.raises(CheckpointError, match="checksum"):
         ScaleClassifier.load(path)
-    path.write_bytes(data.replace(b'\\"schema\\": 1', b'\\"schema\\": 9'))
-    with pytest.raises(CheckpointError, match="schema 9, this version reads up to 1"):
+    path.write_bytes(data.replace(b'\\"schema\\": 2', b'\\"schema\\": 1'))
+    with pytest.raises(CheckpointError, match="by an earlier version of scale-cl and cannot be loaded by this one"):
+        ScaleClassifier.load(path)
+    path.write_bytes(data.replace(b'\\"schema\\": 2', b'\\"schema\\": 9'))
+    with pytest.raises(CheckpointError, match="schema 9, this version reads up to 2"):
         ScaleClassifier.load(path)
     safetensors.torch.save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(CheckpointError, match="not written by an estimator"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,10 +168,21 @@ def _columns(matrix: list[list[float | None]]) -> list[list[float]]:
 
 
 def test_installed_learners_are_reproduced_and_reported_beside_ours(site: Path, command: Callable[..., Any]) -> None:
-    asked = ("reproduce", "main", "--streams", "digits", "--learners", "outside-ewc,er", "--tasks", "2", "--seeds", "1")
+    asked = [
+        "reproduce",
+        "main",
+        "--streams",
+        "digits",
+        "--learners",
+        "outside-ewc,er,derpp",
+        "--tasks",
+        "2",
+        "--seeds",
+        "1",
+    ]
     done = command(*asked, "--device", "cpu", "--out", "r")
     assert done.code == 0, done.err
-    assert {line.split()[1] for line in done.out.splitlines()[2:]} == {"outside-ewc", "er"}
+    assert {line.split()[1] for line in done.out.splitlines()[2:]} == {"outside-ewc", "er", "derpp"}
     again = command(*asked, "--device", "cpu", "--out", "r", "--dry-run")
     assert again.out.splitlines()[-1].startswith("0 runs to do, ")
     assert command("report", "r", "-q").code == 0
@@ -180,6 +192,8 @@ def test_installed_learners_are_reproduced_and_reported_beside_ours(site: Path, 
         assert ">er<" in text or "er" in text.split()
     compared = command("compare", "r")
     assert "outside-ewc" in compared.out
+    listed = re.findall(r"^\W*(er|derpp|outside-ewc)\b", Path("r/tables.md").read_text(), re.M)[:3]
+    assert listed == ["er", "outside-ewc", "derpp"], "its class says after which learner it stands in tables"
 
 
 def test_results_of_a_package_that_is_gone_are_still_reported(

@@ -1,6 +1,7 @@
 """A trained estimator as one safetensors file, with everything that is not a tensor as JSON in its header.
 
-The file is written whole or not at all, and a checksum covers tensors and header. Reading runs no code of the file.
+The header's part `model` is that of a run's checkpoint (see `scale_cl.training.checkpoint`). The file is written whole
+or not at all, and a checksum covers tensors and header. Reading runs no code of the file.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from scale_cl.errors import CheckpointError, ConfigError, ScaleClError
 from scale_cl.estimator.samples import InputFormat
 from scale_cl.estimator.tasks import ClassBook
 from scale_cl.plugins import reference_to
-from scale_cl.streams import InputSpec
+from scale_cl.settings import as_dict
+from scale_cl.training.checkpoint import Model, SavedTask, describe_model, described_model
 
 if TYPE_CHECKING:
     from scale_cl.estimator.classifier import ContinualClassifier
     from scale_cl.learners import Learner
 
 E = TypeVar("E", bound="ContinualClassifier")
-SCHEMA = 1
+SCHEMA = 2
 _KEY = "scale_cl_estimator"
 _NOT_STORED = ("backbone", "device")
 
@@ -42,18 +44,19 @@ def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
     own_learner = None
     if isinstance(params.get("learner"), type):
         own_learner = reference_to(params.pop("learner"))
-    state, inputs = estimator.learner_.state_dict(), estimator.input_format_
-    spec, names = inputs.spec, getattr(estimator, "feature_names_in_", None)
+    learner, labels, inputs = estimator.learner_, estimator.labels_, estimator.input_format_
+    names = getattr(estimator, "feature_names_in_", None)
+    tasks = tuple(SavedTask(task, tuple(map(str, labels.classes[labels.columns(task)]))) for task in labels.tasks)
+    state = learner.state_dict()
+    model = Model(learner.name, as_dict(learner.config), estimator.seed_, inputs.spec, tasks, state)
     content = {
         "class": type(estimator).__name__,
         "params": {name: _json_value(name, value) for name, value in params.items()},
         "own_backbone": estimator.backbone is not None,
         "own_learner": own_learner,
-        "spec": {"shape": list(spec.shape), "pixel_max": spec.pixel_max, "scenario": spec.scenario},
-        "seed": estimator.seed_,
-        "labels": estimator.labels_.as_json(),
+        "labels": labels.as_json(),
         "feature_names": None if names is None else [str(name) for name in names],
-        "meta": state["meta"],
+        "model": describe_model(model),
     }
     tensors = {f"learner.{name}": t for name, t in state["tensors"].items()}
     if inputs.origin is not None:
@@ -73,16 +76,12 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
     try:
         estimator = cls(**content["params"])
         estimator.set_params(device=device, backbone=backbone, **({} if learner is None else {"learner": learner}))
-        origin, spec = tensors.pop("origin", None), content["spec"]
-        pixel_max = None if spec["pixel_max"] is None else float(spec["pixel_max"])
-        estimator.input_format_ = InputFormat(
-            InputSpec(tuple(int(n) for n in spec["shape"]), pixel_max, spec["scenario"]),
-            None if origin is None else origin.numpy().astype(np.float64),
-        )
-        estimator.seed_ = int(content["seed"])
+        origin, model = tensors.pop("origin", None), described_model(content["model"])
+        centre = None if origin is None else origin.numpy().astype(np.float64)
+        estimator.input_format_, estimator.seed_ = InputFormat(model.spec, centre), model.seed
         estimator.labels_ = ClassBook.from_json(content["labels"])
-        if len(spec["shape"]) == 1:
-            estimator.n_features_in_ = estimator.input_format_.spec.shape[0]
+        if len(model.spec.shape) == 1:
+            estimator.n_features_in_ = model.spec.shape[0]
         if content["feature_names"] is not None:
             estimator.feature_names_in_ = np.array(content["feature_names"], dtype=object)
         estimator.learner_ = estimator.new_learner()
@@ -90,7 +89,7 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
         fresh = estimator.learner_.state_dict()["tensors"]["rng"]
         if own["rng"].shape != fresh.shape:  # the generator of another kind of device cannot be continued
             own["rng"] = fresh
-        estimator.learner_.load_state_dict({"tensors": own, "meta": content["meta"]})
+        estimator.learner_.load_state_dict({"tensors": own, "meta": model.state["meta"]})
     except ScaleClError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -166,6 +165,9 @@ def read(path: str | os.PathLike[str]) -> Stored:
         if schema > SCHEMA:
             newer = f"has schema {schema}, this version reads up to {SCHEMA}: use a newer scale-cl"
             raise CheckpointError(f"{file} {newer}")
+        if schema < SCHEMA:
+            older = "was written by an earlier version of scale-cl and cannot be loaded by this one: fit it again"
+            raise CheckpointError(f"{file} {older}")
         right = content.pop("sha256") == _checksum(content, tensors)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):

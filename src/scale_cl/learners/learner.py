@@ -48,6 +48,7 @@ class Learner:
     traits: ClassVar[Traits] = Traits()
     order: ClassVar[Literal["tasks", "shuffled"]] = "tasks"  # one task after another, or all shuffled together
     presets: ClassVar[Mapping[str, Preset]] = {}  # settings by stream, for a method from outside
+    after: ClassVar[str] = ""  # the learner after which it stands in tables; by default after all of ours
     description: ClassVar[str] = ""  # one line for `scale-cl list`; without it, the first line of the docstring
     name: str = ""  # as the registry has it; results carry it
 

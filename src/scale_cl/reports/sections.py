@@ -229,7 +229,7 @@ def _labelled(pooled: list[Pool], stream: str) -> list[ResultRow]:
         if labels.count(row.label) > 1:  # same settings, other accuracies: told apart by file
             file = row.runs[0].name
             rows[at] = replace(row, label=f"{row.label} ({file})", differences={**row.differences, "file": file})
-    return sorted(rows, key=lambda row: (learner_rank(row.learner), _by_value(row.differences)))
+    return sorted(rows, key=lambda row: (learner_rank(row), _by_value(row.differences)))
 
 
 def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner: str, stream: str) -> dict[str, Any]:
@@ -258,9 +258,11 @@ def _varies(name: str, value: object, among: list[dict[str, Any]]) -> bool:
     return any(other[name] != value for other in among if name in other)
 
 
-def learner_rank(name: str) -> tuple[int, str]:
-    """Sort key: the learners of `paper.LEARNER_ORDER` in that order, then all others by name."""
-    return _rank(name, paper.LEARNER_ORDER), name
+def learner_rank(row: ResultRow) -> tuple[float, str]:
+    """Sort key: ours in the order of `paper.LEARNER_ORDER`, others after the one that they name, else at the end."""
+    order, after = paper.LEARNER_ORDER, row.seeds[0].after
+    known = _rank(row.learner, order)
+    return (_rank(after, order) + 0.5 if known == len(order) and after is not None else known), row.learner
 
 
 def _rank(name: str, order: tuple[str, ...]) -> int:

@@ -50,7 +50,7 @@ def overview_table(parts: Sequence[Section]) -> Table | None:
     if len(parts) < 2:
         return None
     plain = {row.learner: row for section in parts for row in section.rows if not row.differences}
-    learners = sorted(plain, key=learner_rank)
+    learners = [row.learner for row in sorted(plain.values(), key=learner_rank)]
     columns: list[Column] = [LEARNER]
     bodies: list[list[TableCell]] = [[TableCell(printable(learner))] for learner in learners]
     for section in parts:

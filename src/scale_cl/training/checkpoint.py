@@ -172,12 +172,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         "kind": "checkpoint",
         "scale_cl": scale_cl.__version__,
         "model": {
-            "learner": model.learner,
-            "settings": model.settings,
-            "seed": model.seed,
-            "spec": asdict(model.spec),
-            "tasks": [asdict(task) for task in model.tasks],
-            "meta": model.state["meta"],
+            **describe_model(model),
             "tensors": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         },
         "position": {
@@ -201,6 +196,30 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
     return path
 
 
+def describe_model(model: Model) -> dict[str, Any]:
+    """The part `model` as JSON values; an estimator's file has the same."""
+    return {
+        "learner": model.learner,
+        "settings": model.settings,
+        "seed": model.seed,
+        "spec": asdict(model.spec),
+        "tasks": [asdict(task) for task in model.tasks],
+        "meta": model.state["meta"],
+    }
+
+
+def described_model(part: dict[str, Any]) -> Model:
+    """The model that `describe_model` described, without its tensors; KeyError, TypeError or ValueError if damaged."""
+    return Model(
+        learner=typed(part, "learner", str),
+        settings=typed(part, "settings", dict),
+        seed=typed(part, "seed", int),
+        spec=_spec(typed(part, "spec", dict)),
+        tasks=tuple(_task(task) for task in typed(part, "tasks", list)),
+        state={"tensors": {}, "meta": typed(part, "meta", dict)},
+    )
+
+
 def checksum(content: dict[str, Any]) -> str:
     """SHA-256 of JSON content, whatever its order and spacing."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -213,17 +232,9 @@ def read(path: Path) -> Checkpoint:
     content = _content(path)
     with reporting_damage(path, CheckpointError):
         model, position = typed(content, "model", dict), typed(content, "position", dict)
-        meta, described = typed(model, "meta", dict), model["tensors"]
-        size, digest = described["bytes"], described["sha256"]
+        size, digest = model["tensors"]["bytes"], model["tensors"]["sha256"]
         checkpoint = Checkpoint(
-            model=Model(
-                learner=typed(model, "learner", str),
-                settings=typed(model, "settings", dict),
-                seed=typed(model, "seed", int),
-                spec=_spec(typed(model, "spec", dict)),
-                tasks=tuple(_task(task) for task in typed(model, "tasks", list)),
-                state={"tensors": {}, "meta": meta},
-            ),
+            model=described_model(model),
             stream=typed(position, "stream", str),
             data=typed(position, "data", str),
             config=typed(position, "config", dict),
@@ -241,7 +252,7 @@ def read(path: Path) -> Checkpoint:
         if not path.with_suffix(_NEXT).exists():
             raise
         tensors = _tensors(path.with_suffix(_NEXT), size, digest)  # the writer was killed before it renamed them
-    return checkpoint.with_state({"tensors": tensors, "meta": meta})
+    return checkpoint.with_state({"tensors": tensors, "meta": checkpoint.state["meta"]})
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def train_many(
             seconds_train=run.seconds_train,
             seconds_eval=run.seconds_eval,
             scenario=run.stream.scenario,
+            after=run.learner.after or None,
         )
         for run in runs
     ]

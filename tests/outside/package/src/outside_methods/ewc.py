@@ -34,6 +34,7 @@ class Ewc(Learner):
     config_class = EwcConfig
     config: EwcConfig
     traits = Traits(history_in_training=True)
+    after = "er"
     presets: ClassVar = {"ours": Preset(permuted={"lr": 0.1})}
 
     def build(self, engine: Engine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -55,11 +55,10 @@ class Network:
         other: dict[str, Tensor] = dict(theta.named) if isinstance(theta, AheadWeights) else {}
         if keep_statistics:
             other |= {name: b.clone() for name, b in self.module.named_buffers() if "running" in name}
-        with torch.set_grad_enabled(torch.is_grad_enabled() and (wrt is None or bool(wrt))):
+        inputs = samples.x, samples.task
+        with nullcontext() if wrt is None or wrt else torch.no_grad():
             out: Outputs = (
-                functional_call(self.module, other, (samples.x, samples.task), keywords)
-                if other
-                else self.module(samples.x, samples.task, **keywords)
+                functional_call(self.module, other, inputs, keywords) if other else self.module(*inputs, **keywords)
             )
         return out
 

@@ -253,6 +253,9 @@ class EpisodicMemory:
 
     def _write_on_host(self, x: Tensor, y: Tensor, logits: Tensor | None) -> None:
         """`write` where the host can see how few samples of a batch are kept."""
+        if not self.policy.random and self.budget == "task" and logits is None:
+            self._write_ring(x, y)
+            return
         chances = self._chances(len(y)).tolist() if self.policy.random else [0.0] * len(y)
         first, room = self._came(), self._room
         kept = {self.policy.place(first + i, room, chance): i for i, chance in enumerate(chances)}  # the last one stays
@@ -267,6 +270,16 @@ class EpisodicMemory:
                     replaced.width[rows] = 0
             if logits is not None:
                 self.logits["class"].overwrite(rows, logits[batch], None)
+
+    def _write_ring(self, x: Tensor, y: Tensor) -> None:
+        """`write` of a ring whose rows lie side by side: slices, up to its end."""
+        first, begin = max(0, len(y) - self._room), int(self._scope[0])
+        while first < len(y):
+            place = (self._came() + first) % self._room
+            n = min(len(y) - first, self._room - place)
+            rows, batch = slice(begin + place, begin + place + n), slice(first, first + n)
+            self.x[rows], self.y[rows], self.stored[rows] = x[batch], y[batch], True
+            first += n
 
     def _places(self, y: Tensor) -> tuple[Tensor, slice | Tensor, Tensor | None]:
         """Rows, which sample of the batch goes into each, and which of the rows get one (None: all)."""

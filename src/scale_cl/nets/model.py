@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from scale_cl.nets.backbones import Backbone, unmodulated
+from scale_cl.nets.backbones import Backbone, Modulation, unmodulated
 from scale_cl.nets.film import ParameterGenerator
 from scale_cl.nets.heads import Heads
 from scale_cl.nets.inputs import Inputs
@@ -41,11 +42,12 @@ class ContinualNet(nn.Module):
             parts: sizes of parts of the batch that have batch statistics of their own, as if each had a forward.
             wrt: what the gradient is wanted of; for the generator, no graph is kept before the first FiLM site.
         """
-        on = torch.is_grad_enabled()
-        with torch.set_grad_enabled(on and wrt != "generator"):
+        with torch.no_grad() if wrt == "generator" else nullcontext():
             h = self.backbone.stem(x, parts)
-        with torch.set_grad_enabled(on and wrt != "base"):
-            modulate = unmodulated if self.generator is None else self.generator.modulation(task)
+        modulate: Modulation = unmodulated
+        if self.generator is not None:
+            with torch.no_grad() if wrt == "base" else nullcontext():
+                modulate = self.generator.modulation(task)
         common, features = self.backbone.top(h, modulate)
         return Outputs(common, features, self.heads(features, task))
 

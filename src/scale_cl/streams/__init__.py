@@ -10,11 +10,13 @@ from scale_cl.streams.from_arrays import from_arrays
 from scale_cl.streams.from_datasets import from_dataset
 from scale_cl.streams.from_images import from_folder, from_manifest
 from scale_cl.streams.sources.source import data_root
-from scale_cl.streams.stream import Arrays, InputSpec, Stream, Task, TaskInfo
+from scale_cl.streams.stream import Arrays, Boundaries, InputSpec, Scenario, Stream, Task, TaskInfo
 
 __all__ = [
     "Arrays",
+    "Boundaries",
     "InputSpec",
+    "Scenario",
     "Stream",
     "Task",
     "TaskInfo",

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from scale_cl.errors import StreamError
 
-Scenario = Literal["task", "domain"]
+Scenario = Literal["task", "domain", "class"]
+"""What distinguishes tasks: their classes, each task with a head of its own, the task told at prediction (task); their
+inputs, with the same classes (domain); their classes, with one head for all classes seen, the task not told (class)."""
+
+Boundaries = Literal["told", "hidden", "detect"]
+"""Whether a learner is told where tasks begin and end, is not told, or a detector finds out."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,8 @@ class InputSpec:
 
     shape: tuple[int, ...]  # (C, H, W) for images, (F,) for features
     pixel_max: float | None  # uint8 pixels are divided by it; None: float32 features, used as they are
-    scenario: Scenario  # "task": one head per task; "domain": one head for all tasks
+    scenario: Scenario  # "task": one head per task; "domain" and "class": one head for all tasks
+    boundaries: bool = True  # whether tasks are begun and ended; without, the whole stream is one task without an end
 
 
 @dataclass(frozen=True)
@@ -115,11 +121,13 @@ class Stream:
     arrays: Arrays
     train_labels: Tensor  # [N] int64: label of each row within its task's head; -1 if it belongs to no task
     test_labels: Tensor  # [M] int64
+    boundaries: Boundaries = "told"
 
     @property
     def spec(self) -> InputSpec:
         """Shape, pixel range and scenario of the inputs."""
-        return InputSpec(tuple(self.arrays.x_train.shape[1:]), self.arrays.pixel_max, self.scenario)
+        shape = tuple(self.arrays.x_train.shape[1:])
+        return InputSpec(shape, self.arrays.pixel_max, self.scenario, self.boundaries != "hidden")
 
     @property
     def device(self) -> torch.device:

@@ -4,7 +4,7 @@ Two files: `at-00003-00000120.safetensors` with the tensors and `at-00003-000001
 done, 120 steps into the next). The JSON has two parts:
 
     model:     learner, settings, seed      what makes the same learner again
-               spec                         its inputs: shape, pixel_max, scenario
+               spec                         its inputs: shape, pixel_max, scenario, boundaries
                tasks                        those it has met, with the names of their classes (null: unknown)
                meta, tensors                its state: plain values; size and SHA-256 of the tensor file
     position:  stream, data, config         what it is trained on: name, fingerprint and the config of the run
@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import safetensors.torch
 
@@ -35,13 +35,13 @@ from scale_cl import files
 from scale_cl.errors import CheckpointError
 from scale_cl.json_format import Format, accuracy_matrix, reporting_damage, typed
 from scale_cl.learners import State
-from scale_cl.streams import InputSpec
+from scale_cl.streams import InputSpec, Scenario
 
 SCHEMA = 2
 _NEXT = ".next.safetensors"  # tensors that replace those of an existing checkpoint
 _NAME = re.compile(r"(at-(\d{5,})-(\d{8,}))\.(json|safetensors|next\.safetensors)")
 _LARGEST_JSON = 64 << 20  # bytes
-_SCENARIOS = ("task", "domain")
+_SCENARIOS: tuple[str, ...] = get_args(Scenario)
 T = TypeVar("T")
 _log = logging.getLogger("scale_cl")
 
@@ -315,7 +315,10 @@ def _spec(content: dict[str, Any]) -> InputSpec:
         raise ValueError(f"'pixel_max' is {str(pixel_max)[:40]!r}, which is neither null nor above 0")
     if scenario not in _SCENARIOS:
         raise ValueError(f"'scenario' is {str(scenario)[:40]!r}; known are {', '.join(_SCENARIOS)}")
-    return InputSpec(tuple(shape), pixel_max, scenario)
+    boundaries = content.get("boundaries", True)
+    if type(boundaries) is not bool:
+        raise ValueError(f"'boundaries' is {str(boundaries)[:40]!r}, which is neither true nor false")
+    return InputSpec(tuple(shape), pixel_max, scenario, boundaries)
 
 
 def _task(content: Any) -> SavedTask:

@@ -1,6 +1,6 @@
 """The engine: what makes any method run, and knows none by name."""
 
-from scale_cl.engine.engine import Engine, Method
+from scale_cl.engine.engine import STREAM, Engine, Method
 from scale_cl.engine.network import Network
 from scale_cl.engine.owned import plain_copy
 from scale_cl.engine.parts import Part, TaskModules, TaskPart, TaskShape, Teacher
@@ -20,6 +20,7 @@ from scale_cl.engine.weights import Weights, WeightState
 __all__ = [
     "MEMORY_POLICY",
     "NORM_ON_MEMORY",
+    "STREAM",
     "Batch",
     "Compute",
     "Engine",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from scale_cl.cuda_graphs import HostLog, RecordedFunction
+from scale_cl.engine.labels import LabelMap
 from scale_cl.engine.network import Network, Statistics
 from scale_cl.engine.owned import Owned
 from scale_cl.engine.parts import Part, TaskModules, TaskPart, TaskShape, Teacher
 from scale_cl.engine.replay import Batch, ReplayMemory, Samples
 from scale_cl.engine.settings import Compute, LearnerConfig, StepStats
 from scale_cl.engine.weights import Changes, Weights, WeightState
-from scale_cl.errors import ScaleClError
+from scale_cl.errors import ConfigError, ScaleClError
 from scale_cl.memory import Budget, PolicyName
 from scale_cl.nets import Backbone, ContinualNet, Heads, Inputs, Outputs, ParameterGenerator
 from scale_cl.nets.custom_backbone import BackboneLike, make_backbone
@@ -53,6 +55,7 @@ class Builder:
         self.task = torch.zeros((), dtype=torch.int64, device=self.device)  # number of the open task
         self.numbers: dict[str, int] = {}  # of the tasks by name, in order of arrival
         self.classes: list[int] = []  # of each task
+        self.labels = LabelMap(self.device)  # the task of each class, where heads per task learn one set of classes
         self.current: str | None = None  # name of the open task, if one is
         self.predicted_task = 0  # number of the task that is being predicted; what depends on it asks `host`
         self.stats: StepStats = {}  # loss terms of the current step
@@ -87,6 +90,9 @@ class Builder:
     ) -> Network:
         """The common network: the backbone, growing heads and perhaps a generator.
 
+        In the scenario `task` each task has a head, in `domain` all tasks share one. In `class` all classes seen have
+        one head, but with a generator, whose FiLM belongs to a task, each task's new classes have a head of their own.
+
         Args:
             module: a network of the method's own instead.
             film: the generator.
@@ -94,8 +100,8 @@ class Builder:
             twice: use kernels that can be differentiated twice.
         """
         if module is None:
-            shared, xavier = self.spec.scenario == "domain", self.backbone.xavier
-            heads = Heads(self.backbone.feature_width, shared=shared, xavier=xavier)
+            shared = self.spec.scenario == "domain" or (self.spec.scenario == "class" and film is None)
+            heads = Heads(self.backbone.feature_width, shared=shared, xavier=self.backbone.xavier)
             generator = film.module if film else None
             assert generator is None or isinstance(generator, ParameterGenerator)
             module = ContinualNet(self.inputs(), self.backbone, heads, generator)
@@ -158,6 +164,8 @@ class Builder:
             logits: kinds of logits that are kept with samples, such as "class".
             measure_norms: measure batch-norm statistics on it when a task ends.
         """
+        if not self.spec.boundaries and budget != "total":
+            raise ConfigError(f"memory_budget is {budget}; a stream without boundaries needs total")
         memory = ReplayMemory(
             slots,
             self.spec.shape,
@@ -220,6 +228,11 @@ class Builder:
         return net
 
     @property
+    def translates(self) -> bool:
+        """Whether labels count all classes while heads belong to tasks."""
+        return self.spec.scenario == "class" and not self.net.heads.shared
+
+    @property
     def tasks(self) -> list[str]:
         """Names of the tasks seen, in order of arrival."""
         return list(self.numbers)
@@ -249,6 +262,12 @@ class Builder:
         """Outputs of raw samples by the weights that predict, in evaluation mode."""
         assert self.owned.network is not None
         return self.owned.network.evaluated(x, task, self.average)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """What forwards run in."""
+        if self.compute.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()  # even one that is off costs more than a layer of the MLP's head
 
     def randn(self, like: Tensor) -> Tensor:
         """Standard normal noise of the shape and type of `like`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +17,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from scale_cl.engine.building import Builder
 from scale_cl.engine.divergence import DeviceGuard, Finding, Guard, HostGuard
 from scale_cl.engine.parts import TaskPart, TaskShape
+from scale_cl.engine.prediction import Predictor
 from scale_cl.engine.replay import Batch, ReplayMemory
 from scale_cl.engine.settings import LearnerConfig, State, StepStats
 from scale_cl.engine.validation import (
@@ -32,10 +31,10 @@ from scale_cl.engine.validation import (
     check_tasks,
 )
 from scale_cl.engine.weights import WeightState
-from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError, UnknownTaskError
-from scale_cl.nets import ContinualNet
+from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError
 from scale_cl.streams import InputSpec, TaskInfo
 
+STREAM = "stream"  # name of the one task of a stream without boundaries
 _log = logging.getLogger("scale_cl")
 
 
@@ -55,13 +54,12 @@ class Method(Protocol):
         """Scores [B, classes] of raw samples, by which the method predicts."""
 
 
-class Engine(Builder):
-    """Runs one method: tasks, steps, prediction and state."""
+class Engine(Predictor):
+    """Runs one method: tasks, steps and state; prediction is inherited."""
 
     def __init__(self, method: Method, spec: InputSpec, config: LearnerConfig, **given: Any) -> None:
-        """As `Builder`; `method` is called by the engine from the first task on."""
-        super().__init__(type(method).__name__, spec, config, **given)
-        self.method, self.steps = method, 0
+        """As `Predictor`; `method` is called by the engine from the first task on."""
+        super().__init__(method, spec, config, **given)
         self._is_ours = type(method).__module__.startswith("scale_cl.")  # our own errors keep their traceback
         # what to do after a diverged step; whoever makes the learner may know a better way
         self.advice = 'lower the rate, or let such steps be skipped (on_divergence="skip" in Compute)'
@@ -70,19 +68,31 @@ class Engine(Builder):
         self._searched = False  # whether the method was searched for tensors that it did not declare
         self.guard: Guard = (HostGuard if self.is_cpu else DeviceGuard)(self.device, self.compute.on_divergence)
         self.step = self.record(self._whole_step)
-        self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})
+        self._told_classes = False  # without boundaries: whether the caller says which classes there are
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
     def begin_task(self, task: TaskInfo) -> None:
-        """Open a task; a name seen before continues that task, perhaps with more classes."""
+        """Open a task; a name seen before continues that task, perhaps with more classes.
+
+        A stream without boundaries is one task called "stream"; begun again, it goes on with more classes.
+        """
         if task.classes < 1:
             raise InputError(f"task {task.name!r} has {task.classes} classes; a head needs at least one")
-        self.end_task()
-        number = self.numbers.setdefault(task.name, len(self.numbers))
+        if not self.spec.boundaries and task.name != STREAM:
+            raise InputError(f"task {task.name!r} begins, but this learner was made for a stream without boundaries")
+        self._told_classes = True
+        self._open(task)
+
+    def _open(self, task: TaskInfo) -> None:
+        if self.spec.boundaries or self.current is None:
+            self.end_task()
+        number = self.numbers.get(task.name, len(self.numbers))
+        classes = self.labels.extend(number, task.classes) if self.translates else task.classes
+        self.numbers[task.name] = number
         if number == len(self.classes):
             self.classes.append(0)
-        self.classes[number] = max(self.classes[number], task.classes)
+        self.classes[number] = max(self.classes[number], classes)
         heads = self.net.heads
         head = 0 if heads.shared else number
         outputs = heads.classes[head] if head < len(heads.classes) else 0
@@ -135,7 +145,7 @@ class Engine(Builder):
     def _drop_what_moved(self) -> None:
         """Drop recordings if a tensor that they read or write has moved; the guard looks its tensors up again."""
         self.guard.drop()
-        places = None if self.is_cpu else self.owned.places()
+        places = None if self.is_cpu else (self.owned.places(), self.labels.place)
         if places != self._places:
             self._places = places
             for recorded in self.recorded:
@@ -144,11 +154,17 @@ class Engine(Builder):
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
-        """Learn from one batch of the open task, or of the tasks whose numbers are given."""
+        """Learn from one batch of the open task, or of the tasks whose numbers are given.
+
+        Without boundaries no task has to be open, and labels may be new.
+        """
         check_inputs(x, self.spec)
+        if not self.spec.boundaries:
+            self._meet(x, y)
         if task is not None:
             check_tasks(y, task, self.classes)
-        check_labels(x, y, self.classes[self.open_task] if task is None else max(self.classes))
+        known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
+        check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
         given = (x, y) if task is None else (x, y, task)
         if not self.guard.watching:
             self.guard.watch(self.learned())
@@ -162,9 +178,21 @@ class Engine(Builder):
             self._diverged(finding)
         return stats
 
+    def _meet(self, x: Tensor, y: Tensor) -> None:
+        """Without boundaries: widen the head to the labels of a batch, unless the caller says which there are."""
+        if self.current is not None and self._told_classes:
+            return
+        if y.dtype == torch.int64 and y.shape == x.shape[:1]:  # else the checks that follow say what is wrong
+            before = self.classes[0] if self.classes else 0
+            classes = max(before, int(y.max()) + 1)
+            if self.current is None or classes > before:
+                self._open(TaskInfo(STREAM, max(1, classes)))
+
     def _whole_step(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         self.stats = {}
         self.net.inputs.seen(x)
+        if self.translates:
+            task, y = self.labels.translated(y)
         try:
             self.method.update(Batch(x, y, self.task.expand(len(y)) if task is None else task))
         except Exception as error:
@@ -183,12 +211,6 @@ class Engine(Builder):
                 f"{self.method_name} keeps a tensor in its attribute {name!r} that it did not declare; "
                 "declare it in build (engine.tensor, engine.like, engine.part), so that it is saved and resumed"
             )
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """What forwards run in."""
-        if self.compute.precision == "bf16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()  # even one that is off costs more than a layer of the MLP's head
 
     def learned(self) -> list[Tensor]:
         """All that a step changes and that must stay finite."""
@@ -217,41 +239,6 @@ class Engine(Builder):
         self._told = True
         self.guard.rearm()
 
-    # ---- prediction --------------------------------------------------------------------------------------------------
-
-    def predict(self, x: Tensor, task: str | None = None) -> Tensor:
-        """Scores [B, classes of the task], in evaluation mode; the state stays as it is."""
-        number = self._number_of(task)
-        check_inputs(x, self.spec)
-        x = x.to(self.device, non_blocking=True)
-        self.predicted_task = number
-        t = torch.full((), number, dtype=torch.int64, device=self.device)
-        with torch.no_grad(), self.autocast():
-            scores = self._prediction((len(x),), x, t)["scores"]
-        return scores[:, : self.classes[number]].float()
-
-    def features(self, x: Tensor, task: str | None = None) -> Tensor:
-        """Features [B, width] that the task's head sees, in evaluation mode."""
-        number = self._number_of(task)
-        check_inputs(x, self.spec)
-        x = x.to(self.device)
-        return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
-
-    def predicting_net(self) -> ContinualNet:
-        """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
-        assert self.owned.network is not None
-        return self.owned.network.predicting(self.average)
-
-    def _number_of(self, task: str | None) -> int:
-        seen = ", ".join(map(repr, self.numbers)) or "none"
-        if task is None and len(self.numbers) == 1:
-            return 0
-        if task is None:
-            raise UnknownTaskError(f"a prediction needs the name of its task; tasks seen: {seen}")
-        if task not in self.numbers:
-            raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
-        return self.numbers[task]
-
     # ---- the weight average ------------------------------------------------------------------------------------------
 
     def _average_takes(self, head: int, first: int) -> None:
@@ -272,6 +259,7 @@ class Engine(Builder):
             "steps": self.steps,
             "memories": list(self.owned.memories),
             "shapes": self.owned.shapes(),
+            "owners": list(self.labels.owners),
         }
         return {"tensors": tensors, "meta": meta}
 
@@ -295,7 +283,8 @@ class Engine(Builder):
         tensors, meta = state["tensors"], state["meta"]
         self.owned.load_memories(tensors)
         self.owned.clear(meta["shapes"])
-        self.numbers, self.classes = {}, []
+        self.numbers, self.classes, self._calibrated = {}, [], None
+        self.labels.set(meta.get("owners", []))
         for name, classes in meta["tasks"]:
             number = self.numbers[name] = len(self.numbers)
             self.classes.append(int(classes))

@@ -63,9 +63,17 @@ class Network:
         return out
 
     def evaluated(self, x: Tensor, task: Tensor, weights: Mapping[str, Tensor]) -> Outputs:
-        """Outputs of raw samples in evaluation mode, without a graph; `weights` replace those of the same name."""
+        """Outputs of raw samples in evaluation mode, without a graph; `weights` replace those of the same name.
+
+        The tasks are [B], or [T, B] for several tasks of the same samples: the outputs are [T, B, ...] then.
+        """
         with torch.no_grad(), self._evaluation():
-            out: Outputs = functional_call(self.module, dict(weights), (self.module.inputs(x), task))
+            inputs, other = self.module.inputs(x), dict(weights)
+            if task.dim() == 1 or type(self.module).forward is ContinualNet.forward:
+                out: Outputs = functional_call(self.module, other, (inputs, task))
+            else:
+                each = [functional_call(self.module, other, (inputs, own)) for own in task]
+                out = Outputs(*(torch.stack(part) for part in zip(*each, strict=True)))
         return out
 
     def predicting(self, weights: Mapping[str, Tensor]) -> ContinualNet:

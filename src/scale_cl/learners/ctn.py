@@ -58,6 +58,7 @@ class Ctn(Learner):
 
     config_class = CtnConfig
     traits = Traits(episodic_memory=True, task_specific_parameters=True, history_in_training=True)
+    needs_boundaries = True
     config: CtnConfig
 
     def build(self, engine: Engine) -> None:

@@ -36,6 +36,7 @@ class Gem(ReplayLearner):
     """Lopez-Paz and Ranzato (2017), with the whole memory of each finished task in every step."""
 
     config_class = GemConfig
+    needs_boundaries = True
     config: GemConfig
 
     def update(self, batch: Batch) -> None:

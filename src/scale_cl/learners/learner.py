@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from scale_cl.engine import Batch, Compute, Engine, LearnerConfig, MemoryConfig, ReplayMemory, State, StepStats
+from scale_cl.errors import ConfigError
 from scale_cl.learners.presets import Preset
 from scale_cl.nets import ContinualNet
 from scale_cl.nets.custom_backbone import BackboneLike
-from scale_cl.streams import InputSpec, TaskInfo
+from scale_cl.streams import InputSpec, Scenario, TaskInfo
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Learner:
     config_class: ClassVar[type[LearnerConfig]] = LearnerConfig
     config: Any
     traits: ClassVar[Traits] = Traits()
+    scenarios: ClassVar[tuple[Scenario, ...]] = ("task", "domain", "class")  # those it applies to
+    needs_boundaries: ClassVar[bool] = False  # whether it must be told where tasks begin and end
     order: ClassVar[Literal["tasks", "shuffled"]] = "tasks"  # one task after another, or all shuffled together
     presets: ClassVar[Mapping[str, Preset]] = {}  # settings by stream, for a method from outside
     after: ClassVar[str] = ""  # the learner after which it stands in tables; by default after all of ours
@@ -70,10 +73,26 @@ class Learner:
         self.config = self.config_class() if config is None else config
         self.spec, self.seed, self.device = spec, seed, torch.device(device)
         self.compute = Compute() if compute is None else compute  # how the arithmetic is done
+        self.check_applies(spec)
         given: dict[str, Any] = {"seed": seed, "device": device, "compute": self.compute, "backbone": backbone}
+        given["task_specific"] = self.traits.task_specific_parameters
+        given["own_scores"] = type(self).scores is not Learner.scores
         self.engine = Engine(self, spec, self.config, **given)
         self.build(self.engine)
         self.engine.ready()
+
+    @classmethod
+    def check_applies(cls, spec: InputSpec) -> None:
+        """ConfigError if the method does not apply to such a stream, with what would."""
+        name = cls.name or cls.__name__.lower()
+        if spec.scenario not in cls.scenarios:
+            allowed = " or ".join(cls.scenarios)
+            raise ConfigError(f"{name} does not apply to scenario {spec.scenario}; it takes scenario {allowed}")
+        if not spec.boundaries and cls.needs_boundaries:
+            raise ConfigError(
+                f"{name} must be told where tasks begin and end; tell it, have boundaries detected, or take a learner "
+                "that needs none (`scale-cl list learners` says which)"
+            )
 
     # ---- what a method fills in --------------------------------------------------------------------------------------
 
@@ -114,15 +133,19 @@ class Learner:
     # ---- the protocol ------------------------------------------------------------------------------------------------
 
     def begin_task(self, task: TaskInfo) -> None:
-        """Open a task; a name seen before continues that task, perhaps with more classes."""
+        """Open a task; a name seen before continues that task, perhaps with more classes.
+
+        In the scenario `class`, `task.classes` counts all classes so far, those of earlier tasks included.
+        """
         self.engine.begin_task(task)
 
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
-        """Learn from one batch of the open task, or of several tasks.
+        """Learn from one batch of the open task, or of several tasks; without boundaries, just from one batch.
 
         Args:
             x: [B, *shape] raw samples: uint8 for pixels, float32 for features.
-            y: [B] int64 labels within the head of the sample's task.
+            y: [B] int64 labels: within the head of the sample's task, or in the scenario `class` of all classes in
+                order of arrival.
             task: [B] int64 numbers of the samples' tasks, in the order in which they were begun; by default all
                 samples belong to the open task.
         """
@@ -133,7 +156,11 @@ class Learner:
         self.engine.end_task()
 
     def predict(self, x: Tensor, task: str | None = None) -> Tensor:
-        """Logits [B, classes of the task], in evaluation mode; the state stays as it is."""
+        """Scores [B, classes], in evaluation mode; the state stays as it is.
+
+        With a task: of its classes. Without: of all classes learnt, whatever their task; in the scenario `task` those
+        of the first task come first.
+        """
         return self.engine.predict(x, task)
 
     def features(self, x: Tensor, task: str | None = None) -> Tensor:

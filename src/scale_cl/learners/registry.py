@@ -15,7 +15,7 @@ import torch
 from scale_cl.engine import Compute, LearnerConfig
 from scale_cl.errors import ConfigError, ScaleClError
 from scale_cl.learners.learner import Learner
-from scale_cl.learners.presets import PRESETS, Preset, check_preset
+from scale_cl.learners.presets import PRESETS, WITHOUT_BOUNDARIES, Preset, check_preset
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.plugins import Plugins, is_reference
 from scale_cl.settings import Settings, suggest
@@ -48,12 +48,17 @@ class LearnerEntry:
     line: str  # what it is, in a line
     presets: dict[str, Preset]  # by name
 
-    def settings(self, stream: str, preset: str | None = None) -> dict[str, object]:
+    def settings(self, stream: str, preset: str | None = None, *, boundaries: bool = True) -> dict[str, object]:
         """Settings of a preset on a stream that differ from the defaults of the learner's class.
 
-        A method from outside that has no such preset takes its `ours`, if it has that.
+        A method from outside that has no such preset takes its `ours`, if it has that. Without boundaries, the memory
+        is one for the whole stream.
         """
-        return self.presets.get(check_preset(preset), self.presets.get(check_preset(None), Preset())).on(stream)
+        values = self.presets.get(check_preset(preset), self.presets.get(check_preset(None), Preset())).on(stream)
+        if not boundaries:
+            own = {field.name for field in dataclasses.fields(self.kind.config_class)}
+            values |= {name: value for name, value in WITHOUT_BOUNDARIES.items() if name in own}
+        return values
 
 
 def names() -> list[str]:
@@ -106,9 +111,9 @@ def config_class(name: str) -> type[LearnerConfig]:
     return entry(name).kind.config_class
 
 
-def preset_settings(name: str, stream: str, preset: str | None = None) -> dict[str, object]:
+def preset_settings(name: str, stream: str, preset: str | None = None, *, boundaries: bool = True) -> dict[str, object]:
     """Settings of a preset for a learner on a stream that differ from the defaults of its class."""
-    return entry(name).settings(stream, preset)
+    return entry(name).settings(stream, preset, boundaries=boundaries)
 
 
 def make(

@@ -38,12 +38,20 @@ class ContinualNet(nn.Module):
 
         Args:
             x: [B, ...] prepared by `inputs`.
-            task: [B] int64.
+            task: [B] int64; or [T, B]: several tasks of the same samples, whose stem is computed once. The outputs
+                are [T, B, ...] then.
             parts: sizes of parts of the batch that have batch statistics of their own, as if each had a forward.
             wrt: what the gradient is wanted of; for the generator, no graph is kept before the first FiLM site.
         """
         with torch.no_grad() if wrt == "generator" else nullcontext():
             h = self.backbone.stem(x, parts)
+        if task.dim() == 2:
+            each = [self._from_stem(h, own, wrt) for own in task]
+            return Outputs(*(torch.stack(part) for part in zip(*each, strict=True)))
+        return self._from_stem(h, task, wrt)
+
+    def _from_stem(self, h: Tensor, task: Tensor, wrt: Wrt) -> Outputs:
+        """The outputs of samples of these tasks [B] from the pre-activations of the first FiLM site."""
         modulate: Modulation = unmodulated
         if self.generator is not None:
             with torch.no_grad() if wrt == "base" else nullcontext():

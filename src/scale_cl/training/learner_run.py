@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scale_cl.engine import STREAM
 from scale_cl.learners import Learner, StepStats
-from scale_cl.streams import Stream
+from scale_cl.streams import Stream, TaskInfo
 
 CHUNK = 2000  # test samples per forward: large enough for a GPU, small enough for its caches and for a laptop
 
@@ -66,7 +67,8 @@ class LearnerRun:
         self.x, self.y = self.stream.train_data(self.stage)
 
     def _begin_tasks(self) -> None:
-        self.learner.begin_task(self.stream.tasks[self.stage].info)
+        info = self.stream.tasks[self.stage].info
+        self.learner.begin_task(TaskInfo(STREAM, info.classes) if self.stream.boundaries == "hidden" else info)
 
     def step(self, epoch: int, start: int, stop: int) -> None:
         """Learn from samples `start` to `stop` of the stage, in the given pass over them."""
@@ -80,9 +82,10 @@ class LearnerRun:
         return self.learner.observe(self.x[start:stop], self.y[start:stop])
 
     def end(self) -> None:
-        """End the task of the current stage."""
+        """End the task of the current stage, if the learner is told."""
         with self.on_device():
-            self.learner.end_task()
+            if self.stream.boundaries != "hidden":
+                self.learner.end_task()
         self.flush_losses()
 
     def flush_losses(self) -> None:
@@ -171,7 +174,8 @@ def accuracies(learner: Learner, stream: Stream, tasks: int) -> list[float]:
 def _hits(learner: Learner, stream: Stream, task: int) -> Tensor:
     """The number of test samples of `task` that the learner classifies correctly, as a device tensor."""
     x, y = stream.test_data(task)
-    name = stream.tasks[task].name
+    told = stream.boundaries == "told" and stream.scenario != "class"
+    name = stream.tasks[task].name if told else None
     right = [
         (learner.predict(part, name).argmax(1) == label.to(learner.device)).sum()
         for part, label in zip(x.split(CHUNK), y.split(CHUNK), strict=True)

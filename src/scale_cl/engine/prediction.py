@@ -1,0 +1,227 @@
+"""Prediction: with the task told, or over all that was learnt.
+
+Without a task, every task's scores are computed (the part of the network before the first FiLM site once) and made
+comparable: a log-linear model gives each pair of task and class a score, from the logit, the evidence of the task's
+head and, with an episodic memory, how near a sample is to the task's stored samples, as input and in the features that
+the head sees. Its few weights are fitted to the stored samples, each compared with the others only. A probability of
+the task, or of a class that several tasks share, is a sum over pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scale_cl.engine.building import Builder
+from scale_cl.engine.replay import ReplayMemory
+from scale_cl.engine.validation import check_inputs
+from scale_cl.errors import UnknownTaskError
+from scale_cl.nets import ContinualNet
+
+_MOST = 1024  # stored samples that the calibration looks at
+_SAME = 1e-6  # smaller distances count as zero
+_FAR = 1e4  # stands for infinity where an infinite number would make others NaN
+_PENALTY = 1e-3  # on the squared weights of the calibration, so that they stay finite
+
+
+class Scores(NamedTuple):
+    """Raw samples as each task sees them."""
+
+    logits: Tensor  # [T, B, classes of the widest head]; -inf where a head has no such class
+    features: Tensor  # [T, B, width]
+
+
+class Calibration(NamedTuple):
+    """What makes the scores of different tasks comparable."""
+
+    weights: Tensor  # [kinds of evidence]
+    bias: Tensor  # [T]
+    kept: Tensor | None = None  # [N, ...] the stored samples that it compares with
+    task: Tensor | None = None  # [N] their tasks
+    features: Tensor | None = None  # [T, N, width]
+
+
+class Predictor(Builder):
+    """Predicts with what a method has learnt; nothing here changes the state."""
+
+    def __init__(self, method: Any, *given: Any, task_specific: bool = False, own_scores: bool = False, **more: Any):
+        """As `Builder`.
+
+        Args:
+            method: offers `scores`.
+            given: arguments of `Builder`.
+            task_specific: whether the method has parameters of single tasks, so that outputs depend on the task.
+            own_scores: whether the method's `scores` are not simply the logits of the network.
+            more: keyword arguments of `Builder`.
+        """
+        super().__init__(type(method).__name__, *given, **more)
+        self.method: Any = method
+        self.steps = 0
+        self._task_specific, self._own_scores = task_specific, own_scores
+        self._calibrated: tuple[object, Calibration] | None = None
+        self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})
+        self._all_tasks = self.record(lambda x, tasks: self._seen_by_tasks(x, tasks)._asdict())
+
+    @property
+    def task_matters(self) -> bool:
+        """Whether a prediction depends on the task: heads or other parameters belong to single tasks."""
+        return not self.net.heads.shared or self._task_specific
+
+    def predict(self, x: Tensor, task: str | None = None) -> Tensor:
+        """Scores [B, classes], in evaluation mode; the state stays as it is.
+
+        With a task: of the task's classes. Without: of all classes learnt, in order of arrival; in the scenario `task`,
+        where each task has classes of its own, those of the first task come first.
+        """
+        if task is None and self.task_matters and len(self.numbers) > 1:
+            joint = self.joint_scores(x)  # [B, T, C]
+            if self.net.heads.shared:
+                return joint.logsumexp(1)
+            owners = self.labels.owners or [k for k, n in enumerate(self.classes) for _ in range(n)]
+            places = [owners[:label].count(owner) for label, owner in enumerate(owners)]
+            return joint[:, owners, places]
+        number = self._number_of(task)
+        check_inputs(x, self.spec)
+        x = x.to(self.device, non_blocking=True)
+        self.predicted_task = number
+        t = torch.full((), number, dtype=torch.int64, device=self.device)
+        with torch.no_grad(), self.autocast():
+            scores = self._prediction((len(x),), x, t)["scores"]
+        return scores[:, : self.classes[number]].float()
+
+    def features(self, x: Tensor, task: str | None = None) -> Tensor:
+        """Features [B, width] that the task's head sees, in evaluation mode."""
+        number = self._number_of(task)
+        check_inputs(x, self.spec)
+        x = x.to(self.device)
+        return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
+
+    def predicting_net(self) -> ContinualNet:
+        """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
+        assert self.owned.network is not None
+        return self.owned.network.predicting(self.average)
+
+    def _number_of(self, task: str | None) -> int:
+        seen = ", ".join(map(repr, self.numbers)) or "none"
+        if not self.numbers:
+            raise UnknownTaskError("nothing was learnt yet: observe at least one batch before a prediction")
+        if task is None and (len(self.numbers) == 1 or not self.task_matters):
+            return max(range(len(self.classes)), key=self.classes.__getitem__)
+        if task is None:
+            raise UnknownTaskError(f"this needs the name of a task; tasks seen: {seen}")
+        if task not in self.numbers:
+            raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
+        return self.numbers[task]
+
+    # ---- without a task ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def joint_scores(self, x: Tensor) -> Tensor:
+        """Scores [B, T, C] of each pair of task and class, comparable by a softmax over all pairs."""
+        check_inputs(x, self.spec)
+        if not self.numbers:
+            raise UnknownTaskError("nothing was learnt yet: observe at least one batch before a prediction")
+        known = self._calibration()
+        x = x.to(self.device)
+        return _joint(self._evidence(x, self._by_task(x), known, apart=False), known)
+
+    def _by_task(self, x: Tensor) -> Scores:
+        tasks = torch.arange(len(self.classes), device=self.device)
+        with self.autocast():
+            found = self._all_tasks((len(x), len(tasks)), x, tasks)
+        return Scores(found["logits"].float(), found["features"].float())
+
+    def _seen_by_tasks(self, x: Tensor, tasks: Tensor) -> Scores:
+        """Logits and features of samples for each of these tasks [T]."""
+        assert self.owned.network is not None
+        each = tasks.unsqueeze(1).expand(-1, len(x))
+        out = self.owned.network.evaluated(x, each, self.average)
+        if not self._own_scores:
+            return Scores(out.logits, out.features)
+        scores = []
+        for number, task in enumerate(each):
+            self.predicted_task = number
+            scores.append(self.method.scores(x, task))
+        widest = max(s.shape[1] for s in scores)
+        padded = [F.pad(s, (0, widest - s.shape[1]), value=-torch.inf) for s in scores]
+        return Scores(torch.stack(padded), out.features)
+
+    def _evidence(self, x: Tensor, scores: Scores, known: Calibration, *, apart: bool) -> Tensor:
+        """[B, T, C, kinds]: the logit, the head's evidence for its task and, with a memory, nearness to the task.
+
+        With `apart`, `x` are the stored samples themselves, and none is compared with itself.
+        """
+        logits = scores.logits.clamp(min=-_FAR).transpose(0, 1)  # [B, T, C]
+        kinds = [logits, -logits.logsumexp(2, keepdim=True).expand_as(logits)]
+        if known.kept is not None and known.features is not None and known.task is not None:
+            nearest = _nearest(known.task, len(self.classes), apart=apart)
+            inputs = [self.net.inputs(samples).flatten(1) for samples in (x, known.kept)]
+            near = nearest(*inputs)  # [B, T]
+            pairs = zip(scores.features, known.features, strict=True)
+            alike = torch.stack([nearest(*pair)[:, t] for t, pair in enumerate(pairs)], 1)
+            kinds += [-d.unsqueeze(2).expand_as(logits) for d in (near, alike)]
+        return torch.stack(kinds, 3)
+
+    def _calibration(self) -> Calibration:
+        """The calibration for the present weights and memory, computed once for them."""
+        now = self.steps, self.current, tuple(self.classes)
+        if self._calibrated is None or self._calibrated[0] != now:
+            self._calibrated = now, self._calibrate()
+        return self._calibrated[1]
+
+    def _calibrate(self) -> Calibration:
+        tasks = len(self.classes)
+        bias = torch.zeros(tasks, device=self.device)
+        memory: ReplayMemory | None = next(iter(self.owned.memories.values()), None)
+        rows = torch.zeros(0) if memory is None else memory.stored.nonzero().flatten()
+        if memory is None or len(rows) < 2:  # the confidence of each head: log-softmax
+            return Calibration(torch.ones(2, device=self.device), bias)
+        rows = rows[torch.arange(min(_MOST, len(rows)), device=rows.device) * len(rows) // min(_MOST, len(rows))]
+        x, task, y = memory.x[rows], memory.task[rows], memory.y[rows]
+        scores = self._by_task(x)
+        first = Calibration(torch.zeros(4, device=self.device), bias, x, task, scores.features)
+        evidence = self._evidence(x, scores, first, apart=True)
+        weights, bias = _fitted(evidence, task, y)
+        return first._replace(weights=weights, bias=bias)
+
+
+def _joint(evidence: Tensor, known: Calibration) -> Tensor:
+    """Scores [B, T, C] of pairs of task and class."""
+    return evidence @ known.weights + known.bias.unsqueeze(1)
+
+
+@torch.enable_grad()
+def _fitted(evidence: Tensor, task: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights and biases with the least cross-entropy of the right pair: a convex problem of a few numbers."""
+    _, tasks, classes, kinds = evidence.shape
+    weights = torch.zeros(kinds, device=evidence.device, requires_grad=True)
+    bias = torch.zeros(tasks, device=evidence.device, requires_grad=True)
+    target = task * classes + y
+    solver = torch.optim.LBFGS([weights, bias], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        scores = (evidence @ weights + bias.unsqueeze(1)).flatten(1)
+        loss = F.cross_entropy(scores, target) + _PENALTY * (weights.square().mean() + bias.square().mean())
+        loss.backward()
+        return loss
+
+    solver.step(closure)
+    return weights.detach(), bias.detach()
+
+
+def _nearest(task: Tensor, tasks: int, *, apart: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function of samples [B, width] and stored samples [N, width]: log distances to the nearest of each task."""
+    of_task = task == torch.arange(tasks, device=task.device).unsqueeze(1)  # [T, N]
+
+    def distances(samples: Tensor, kept: Tensor) -> Tensor:
+        found = torch.cdist(samples.float(), kept.float()).clamp(min=_SAME).log()
+        if apart:
+            found.fill_diagonal_(_FAR)
+        return torch.stack([found.masked_fill(~own, _FAR).amin(1) for own in of_task], 1).clamp(max=_FAR)
+
+    return distances

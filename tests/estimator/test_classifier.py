@@ -27,7 +27,7 @@ def two_tasks(model: Any) -> Any:
 @pytest.mark.parametrize("name", registry.names())
 def test_every_learner_of_the_catalog_learns_a_task(name: str) -> None:
     x, y = blobs(FIRST)
-    model = ContinualClassifier(name).partial_fit(x, y)
+    model = ContinualClassifier(name).partial_fit(x, y, task="pets")
     assert model.learner_.name == name
     assert model.score(x, y) > 0.9
 
@@ -79,9 +79,46 @@ def test_one_sample_at_a_time_and_one_task_without_a_name() -> None:
     model = ContinualClassifier()
     for i in range(len(x)):
         model.partial_fit(x[i : i + 1], y[i : i + 1])
-    assert model.tasks_ == ["default"]
+    assert model.tasks_ == ["stream"]
     assert model.learner_.steps == len(x)
     assert model.score(x, y) > 0.9
+
+
+@pytest.mark.parametrize("name", ["er", "scale"])
+def test_classes_that_arrive_without_a_task_are_protected(name: str) -> None:
+    model = ContinualClassifier(name)
+    for labels, seed in ((FIRST, 1), (SECOND, 2)):
+        x, y = blobs(labels, seed=seed)
+        for _ in range(3):
+            model.partial_fit(x, y)
+    for labels, seed in ((FIRST, 1), (SECOND, 2)):
+        x, y = blobs(labels, seed=seed)
+        assert model.score(x, y) > 0.8
+    with pytest.raises(InputError, match="came without a task"):
+        model.partial_fit(x, y, task="pets")
+
+
+def test_a_learner_that_needs_tasks_says_so() -> None:
+    x, y = blobs(FIRST)
+    with pytest.raises(ConfigError, match="gem must be told where tasks begin and end; name them"):
+        ContinualClassifier("gem").partial_fit(x, y)
+    assert ContinualClassifier("gem").fit(x, y).tasks_ == ["default"]  # a data set is one task
+
+
+@pytest.mark.parametrize("name", ["er", "scale"])
+def test_one_head_for_all_classes_needs_no_task_to_predict(name: str) -> None:
+    model = two_tasks(ContinualClassifier(name, scenario="class"))
+    assert model.predict_proba(blobs(FIRST, seed=1)[0]).shape == (120, len(FIRST) + len(SECOND))
+    scores = [model.score(*blobs(labels, seed=seed)) for labels, seed in ((FIRST, 1), (SECOND, 2))]
+    assert min(scores) > 0.6
+
+
+def test_tasks_may_be_given_per_row() -> None:
+    (x, y), (other, more) = blobs(FIRST, seed=1), blobs(SECOND, seed=2)
+    task = ["animals"] * len(x) + ["trees"] * len(other)
+    model = ContinualClassifier().partial_fit(np.concatenate([x, other]), np.concatenate([y, more]), task=task)
+    assert model.tasks_ == ["animals", "trees"]
+    assert model.score(x, y, task="animals") > 0.9
 
 
 def test_a_call_is_cut_into_batches_and_a_loaders_batches_are_steps() -> None:
@@ -204,7 +241,7 @@ def test_parameters_are_those_of_scikit_learn() -> None:
         (ContinualClassifier(settings={"lrr": 1}), "settings.lrr"),
         (ContinualClassifier(batch_size=0), "batch_size is 0"),
         (ContinualClassifier(epochs=1.5), "epochs is 1.5"),  # type: ignore[arg-type]
-        (ContinualClassifier(scenario="class"), "scenario is 'class'"),
+        (ContinualClassifier(scenario="classes"), "scenario is 'classes'"),
         (ContinualClassifier(standardise="yes"), "standardise is 'yes'"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_task_never_seen_cannot_be_predicted(name: str) -> None:
     learner = teach(make(name), tasks=2)
     with pytest.raises(UnknownTaskError, match=r"'horses' was never seen; tasks seen: 'task 0', 'task 1'$"):
         learner.predict(batch(SPLIT, 1)[0], "horses")
-    with pytest.raises(UnknownTaskError, match=r"tasks seen: none$"):
+    with pytest.raises(UnknownTaskError, match="nothing was learnt yet"):
         make(name).predict(batch(SPLIT, 1)[0], "horses")
 
 

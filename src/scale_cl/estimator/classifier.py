@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from scale_cl.learners import Learner, registry
 from scale_cl.learners.presets import USER_FEATURES, USER_IMAGES
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.settings import build
-from scale_cl.streams import TaskInfo
+from scale_cl.streams import Scenario, TaskInfo
 from scale_cl.streams.from_arrays import Layout
 from scale_cl.training.machine import choose_device
 
@@ -40,7 +41,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters:
         learner: a name of `scale-cl list learners`, or a subclass of `scale_cl.learners.Learner`.
         settings: settings of that learner by name, such as {"lr": 0.05}; `scale-cl show LEARNER` explains them.
-        scenario: "task": each task has a head for its own classes; "domain": all tasks share one.
+        scenario: "task": each task has a head for its own classes, and predictions need the task; "domain": all tasks
+            have the same classes and share one head; "class": one head for all classes seen, predictions need no task.
         batch_size: samples per step; with a loader, each of its batches is one step.
         epochs: passes that `fit` makes; `partial_fit` makes one, because the data of a stream is seen once.
         standardise: by the running mean and deviation of all inputs seen; "auto": floats yes, pixels no.
@@ -105,41 +107,55 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 delattr(self, name)
         if is_loader(X):
             for _ in range(self.epochs):
-                self._learn_batches(X, y, tasks.name_to_learn(task, []))
+                self._learn_batches(X, y, task)
         else:
-            x, labels = self._read(X, y, first=True)
-            self._learn_groups(x, labels, tasks.groups_to_learn(task, len(x)))
+            x, labels = self._read(X, y, first=True, task=task)
+            self._learn_groups(x, labels, self._groups(task, len(x)))
         if self.__sklearn_is_fitted__():
             self.learner_.end_task()
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, *, task: Any = None) -> Self:
-        """Learn from samples of one task, in one pass and in the given order.
+        """Learn from more samples, in one pass and in the given order.
+
+        Without a task, the data is a stream without tasks: everything stored is replayed, and labels may be new at any
+        time. Name tasks where you know them, and where you can name them again for predictions.
 
         Args:
             X: any number of samples, or a loader that gives batches (X, y).
             y: their labels.
             classes: all labels of the task, if they are known beforehand; `y` may have no others.
-            task: name of the task; optional while there is only one. A name seen before continues that task.
+            task: name of the task, or of the task of each sample; left out for a stream without tasks. A name seen
+                before continues that task; once one was named, it is optional while it is the only one.
         """
         self._check_parameters()
-        seen = self.tasks_ if self.__sklearn_is_fitted__() else []
-        name = tasks.name_to_learn(task, seen)
         known = None if classes is None else read_labels(classes, name=type(self).__name__)
         if is_loader(X):
-            self._learn_batches(X, y, name, known)
+            self._learn_batches(X, y, task, known)
             return self
-        x, labels = self._read(X, y, first=not self.__sklearn_is_fitted__())
-        outputs = self._begin(name, labels, known)
-        for _ in range(self.learner_.epochs):
-            self._steps(x, outputs, torch.arange(len(x)), self.batch_size)
+        if task is None and not self.__sklearn_is_fitted__() and self._learner_entry().kind.needs_boundaries:
+            raise ConfigError(
+                f"{self._learner_entry().name} must be told where tasks begin and end; name them, task=..., or take a "
+                "learner that needs none (`scale-cl list learners` says which)"
+            )
+        x, labels = self._read(X, y, first=not self.__sklearn_is_fitted__(), task=task)
+        for name, rows in self._groups(task, len(x)):
+            outputs, own = self._begin(name, labels[rows], known), x[torch.from_numpy(rows)]
+            for _ in range(self.learner_.epochs):
+                self._steps(own, outputs, torch.arange(len(own)), self.batch_size)
         return self
 
-    def _learn_batches(self, loader: Any, y: Any, name: str, known: NDArray[Any] | None = None) -> None:
+    def _groups(self, task: Any, samples: int) -> list[tuple[str, NDArray[np.int64]]]:
+        """The tasks of training data, each with its rows."""
+        seen = self.tasks_ if self.__sklearn_is_fitted__() else []
+        return tasks.groups_to_learn(task, samples, seen, boundaries=self.learner_.spec.boundaries)
+
+    def _learn_batches(self, loader: Any, y: Any, task: Any, known: NDArray[Any] | None = None) -> None:
         if y is not None:
             raise InputError("X is a loader, which gives the labels itself; leave y out")
         for raw_x, raw_y in batches_of(loader, labelled=True):
-            x, labels = self._read(raw_x, raw_y, first=not self.__sklearn_is_fitted__())
+            x, labels = self._read(raw_x, raw_y, first=not self.__sklearn_is_fitted__(), task=task)
+            name = self._groups(task, len(x))[0][0]
             self._steps(x, self._begin(name, labels, known), torch.arange(len(x)), len(x))
 
     def _learn_groups(self, x: Tensor, labels: NDArray[Any], groups: list[tuple[str, NDArray[np.int64]]]) -> None:
@@ -202,7 +218,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def infer_task(self, X: Any) -> NDArray[Any]:
         """The inferred task of each sample."""
         x = self._inputs(X)
-        parts = [tasks.task_evidence(self.learner_, part).argmax(1) for part in x.split(_AT_ONCE)]
+        joint = self.learner_.engine.joint_scores
+        parts = [joint(part).logsumexp(2).argmax(1) for part in x.split(_AT_ONCE)]
         names: NDArray[Any] = np.array(self.tasks_)[torch.cat(parts).cpu().numpy()]
         return names
 
@@ -222,11 +239,19 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif tasks.asks_to_infer(task):
             task = None
         proba = np.zeros((len(x), len(self.classes_)), dtype=np.float32)
+        if task is None and self._one_head():
+            scores = torch.cat([self.learner_.predict(piece) for piece in x.split(_AT_ONCE)])
+            proba[:, self.labels_.all_columns()[: scores.shape[1]]] = scores.softmax(1).cpu().numpy()
+            return self.classes_[proba.argmax(1)], proba
         for name, rows in tasks.groups_to_predict(task, len(x), self.tasks_):
             pieces = x[torch.from_numpy(rows)].split(_AT_ONCE)
             logits = torch.cat([self.learner_.predict(piece, name) for piece in pieces])
             proba[np.ix_(rows, self.labels_.columns(name))] = logits.softmax(1).cpu().numpy()
         return self.classes_[proba.argmax(1)], proba
+
+    def _one_head(self) -> bool:
+        """Whether a prediction needs no task."""
+        return self.input_format_.spec.scenario == "class" or not self.learner_.engine.task_matters
 
     # ---- files -------------------------------------------------------------------------------------------------------
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -272,7 +297,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         spec, entry = self.input_format_.spec, self._learner_entry()
         colour = len(spec.shape) == 3 and spec.shape[0] == 3
         like = USER_IMAGES[0] if colour else USER_FEATURES
-        values = entry.settings(like)
+        values = entry.settings(like, boundaries=spec.boundaries)
         standardise = spec.pixel_max is None if self.standardise == "auto" else bool(self.standardise)
         values |= {"standardise": standardise, **self._learner_settings()}
         config = build(entry.kind.config_class, values, section="settings")
@@ -313,14 +338,17 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name, value in (("batch_size", self.batch_size), ("epochs", self.epochs)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        if self.scenario not in ("task", "domain"):
-            raise ConfigError(f"scenario is {self.scenario!r}; it must be 'task' or 'domain'")
+        if self.scenario not in get_args(Scenario):
+            raise ConfigError(f"scenario is {self.scenario!r}; it must be 'task', 'domain' or 'class'")
         if self.standardise not in (True, False, "auto"):
             raise ConfigError(f"standardise is {self.standardise!r}; it must be True, False or 'auto'")
         self._learner_entry()
 
-    def _read(self, X: Any, y: Any, *, first: bool) -> tuple[Tensor, NDArray[Any]]:
-        """Inputs and labels of one call; the first call decides the format of the inputs and makes the learner."""
+    def _read(self, X: Any, y: Any, *, first: bool, task: Any) -> tuple[Tensor, NDArray[Any]]:
+        """Inputs and labels of one call; the first call decides the format of the inputs and makes the learner.
+
+        Without a task in the first call, the learner has no boundaries, unless it needs them: then there is one task.
+        """
         if y is None:
             read_labels(y, name=f"This {type(self).__name__} estimator")
         x, inputs = read_inputs(self, X, None if first else self.input_format_)
@@ -331,7 +359,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
             if isinstance(self.random_state, int | np.integer):
                 self.seed_ = int(self.random_state)
-            self.labels_ = tasks.ClassBook(shared=self.scenario == "domain")
+            if task is None and not self._learner_entry().kind.needs_boundaries:
+                spec = replace(inputs.spec, scenario="class", boundaries=False)
+                self.input_format_ = replace(inputs, spec=spec)
+            self.labels_ = tasks.ClassBook(shared=self.input_format_.spec.scenario != "task")
             self.learner_ = self.new_learner()
         return x, labels
 

@@ -46,7 +46,7 @@ def read_inputs(estimator: Any, X: Any, known: InputFormat | None) -> tuple[Tens
         origin = first if known is None else known.origin
         values = _shifted(values, origin)
     spec = InputSpec(values.shape[1:], pixel_max, estimator.scenario)
-    if known is not None and spec != known.spec:
+    if known is not None and (spec.shape, spec.pixel_max) != (known.spec.shape, known.spec.pixel_max):
         raise InputError(f"inputs are {_described(spec)}; this estimator was trained on {_described(known.spec)}")
     copied = np.array(values, dtype=values.dtype.newbyteorder("="), order="C")  # it may be read-only or change later
     return torch.from_numpy(copied), known or InputFormat(spec, origin)

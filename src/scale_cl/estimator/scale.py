@@ -20,7 +20,7 @@ class ScaleClassifier(ContinualClassifier):
     Parameters:
         inner_lr: learning rate of the trunk and the heads; None: a default for the kind of inputs.
         outer_lr: learning rate of the parameter generator; None: a default for the kind of inputs.
-        memory: number of samples stored per task.
+        memory: number of samples stored per task, or in total for a stream without tasks; none: 50, or 500.
         replay: number of samples replayed per batch.
         weight_average: decay of the weight average used for prediction; 0: no average.
         settings: further settings of SCALE by name; `scale-cl show scale` explains them.
@@ -44,7 +44,7 @@ class ScaleClassifier(ContinualClassifier):
         *,
         inner_lr: float | None = None,
         outer_lr: float | None = None,
-        memory: int = 50,
+        memory: int | None = None,
         replay: int = 64,
         weight_average: float = 0.0,
         settings: dict[str, object] | None = None,

@@ -1,8 +1,7 @@
-"""Tasks of an estimator: the labels of each task's head, the `task` argument, and the inference of a sample's task."""
+"""Tasks of an estimator: the labels of each task's head and the `task` argument."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,14 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scale_cl.engine import STREAM
 from scale_cl.errors import InputError, UnknownTaskError
-from scale_cl.learners import Learner
-from scale_cl.memory import EpisodicMemory
 
 Label = int | float | str | bool
 INFER = "infer"
 DEFAULT = "default"
-_SAME = 1e-6  # smaller distances count as zero
 
 
 class ClassBook:
@@ -75,6 +72,11 @@ class ClassBook:
         place = {label: i for i, label in enumerate(self.classes.tolist())}
         return np.array([place[label] for label in self._of[task]], dtype=np.int64)
 
+    def all_columns(self) -> NDArray[np.int64]:
+        """The index in `classes` of each label, in order of arrival: the outputs of one head for all labels."""
+        place = {label: i for i, label in enumerate(self.classes.tolist())}
+        return np.array([place[label] for label in self._all], dtype=np.int64)
+
     def as_json(self) -> dict[str, Any]:
         """The whole book as JSON values."""
         tasks = [[name, labels] for name, labels in self._of.items()]
@@ -105,8 +107,18 @@ def _label(value: object) -> Label:
 
 
 # ---- the argument `task`: None, one name for all samples, or one per sample ------------------------------------------
-def name_to_learn(task: Any, seen: list[str]) -> str:
-    """The task of training data without a task per sample: the one named, else the only one seen."""
+def name_to_learn(task: Any, seen: list[str], *, boundaries: bool) -> str:
+    """The task of training data without a task per sample: the one named, else the only one seen.
+
+    Without `boundaries`, the data is a stream without tasks.
+    """
+    if not boundaries:
+        if task is not None and seen:
+            raise InputError(
+                "the first samples came without a task, so this is a stream without tasks; leave task out, or name "
+                "tasks from the start"
+            )
+        return STREAM
     if task is not None:
         return _name(task)
     if len(seen) > 1:
@@ -114,10 +126,12 @@ def name_to_learn(task: Any, seen: list[str]) -> str:
     return seen[0] if seen else DEFAULT
 
 
-def groups_to_learn(task: Any, samples: int) -> list[tuple[str, NDArray[np.int64]]]:
+def groups_to_learn(
+    task: Any, samples: int, seen: list[str], *, boundaries: bool
+) -> list[tuple[str, NDArray[np.int64]]]:
     """The tasks of training data in order of first appearance, each with its rows."""
-    if task is None or _is_one(task):
-        return [(name_to_learn(task, []), np.arange(samples))]
+    if task is None or _is_one(task) or not boundaries:
+        return [(name_to_learn(task, seen, boundaries=boundaries), np.arange(samples))]
     return _grouped([_name(name) for name in _each(task, samples)])
 
 
@@ -169,34 +183,3 @@ def _grouped(names: list[str]) -> list[tuple[str, NDArray[np.int64]]]:
 def _listed(names: list[str]) -> str:
     shown = ", ".join(map(repr, names[:20]))
     return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-# ---- inference of the task; docs/decisions/estimator.md has its accuracy and the alternatives ------------------------
-def task_evidence(learner: Learner, x: Tensor) -> Tensor:
-    """How well raw samples fit each task, [n, tasks]; higher is better, and only the order is meaningful.
-
-    With an episodic memory, a sample is compared with the stored samples of each task, as input and in the features
-    that the task's head sees; the nearest task wins. Without one, the confidence of each head decides.
-    """
-    x = x.to(learner.device)
-    memory = getattr(learner, "memory", None)
-    if isinstance(memory, EpisodicMemory):
-        return torch.stack([_nearness(learner, memory, x, task) for task in learner.tasks], 1)
-    return torch.stack([_confidence(learner, x, task) for task in learner.tasks], 1)
-
-
-def _nearness(learner: Learner, memory: EpisodicMemory, x: Tensor, task: str) -> Tensor:
-    """Minus the sum of log distances, of inputs and of features, to the nearest stored sample of a task."""
-    kept = memory.x[memory.rows_of(learner.tasks.index(task))]
-    if len(kept) == 0:
-        return x.new_full((len(x),), -torch.inf, dtype=torch.float32)
-    inputs = [learner.net.inputs(samples).flatten(1) for samples in (x, kept)]
-    features = [learner.features(samples, task) for samples in (x, kept)]
-    near, alike = (torch.cdist(*pair).amin(1).clamp(min=_SAME).log() for pair in (inputs, features))
-    return -(near + alike)
-
-
-def _confidence(learner: Learner, x: Tensor, task: str) -> Tensor:
-    """Minus the entropy of a task's head, relative to its maximum."""
-    log_p = learner.predict(x, task).log_softmax(1)
-    return (log_p.exp() * log_p).sum(1) / math.log(max(2, log_p.shape[1]))

@@ -63,13 +63,14 @@ class Builder:
         self.owned = Owned()
         self.measurements: list[tuple[ReplayMemory, RecordedFunction]] = []  # of batch-norm statistics, at task end
         self.recorded: list[RecordedFunction] = []
-        self.backbone: Backbone = make_backbone(
-            config.backbone if backbone is None else backbone,
-            spec.shape,
-            momentum=config.norm_momentum,
-            generator=self.weights_rng,
-            seed=seed,
-        )
+        self._given_backbone = backbone
+        self.backbone = self._new_backbone()
+
+    def _new_backbone(self) -> Backbone:
+        c, given = self.config, self._given_backbone
+        kind = c.backbone if given is None else given
+        rng = self.weights_rng
+        return make_backbone(kind, self.spec.shape, momentum=c.norm_momentum, generator=rng, seed=self.seed)
 
     # ---- what a method declares --------------------------------------------------------------------------------------
 
@@ -268,6 +269,15 @@ class Builder:
         if self.compute.precision == "bf16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return nullcontext()  # even one that is off costs more than a layer of the MLP's head
+
+    def fresh_weights(self) -> list[Tensor]:
+        """New values of trunk and heads, drawn as at the start; a backbone of one's own has those it was given."""
+        old = self.net.heads
+        heads = Heads(old.width, shared=old.shared, xavier=old.xavier)
+        for number, classes in enumerate(old.classes):
+            heads.ensure(number, classes, generator=self.weights_rng)
+        drawn = dict(ContinualNet(self.inputs(), self._new_backbone(), heads, None).named_parameters())
+        return [drawn[name].detach().to(self.device) for name in self.owned.base.named]
 
     def randn(self, like: Tensor) -> Tensor:
         """Standard normal noise of the shape and type of `like`."""

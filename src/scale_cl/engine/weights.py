@@ -77,6 +77,11 @@ class Weights:
         values = torch._foreach_sub(self.tensors, torch._foreach_mul(list(gradient), rate))
         return AheadWeights(self, dict(zip(self.named, values, strict=True)))
 
+    @torch.no_grad()
+    def set(self, values: Sequence[Tensor]) -> None:
+        """Take these values."""
+        torch._foreach_copy_(self.tensors, list(values))
+
     def copy(self) -> list[Tensor]:
         """The present values."""
         return [p.detach().clone() for p in self.tensors]

@@ -73,17 +73,29 @@ class MLP(Backbone):
 
 
 class ReducedResNet18(Backbone):
-    """conv3x3, batch norm, ReLU, max-pool 3/2/1, then four stages of two basic blocks."""
+    """conv3x3, batch norm, ReLU, max-pool 3/2/1, then four stages of two basic blocks.
+
+    The paper's trunk does not activate the sums of the blocks. Variants: `relu_sums` does, as the CTN repository for
+    some learners and the usual ResNet; without `pool` there is no max-pool, as in networks for images of 32 x 32.
+    """
 
     xavier = False
     detach_norms = True
     embedding_width = 64
 
     def __init__(
-        self, channels: int = 3, width: int = 20, *, momentum: float = 0.1, generator: torch.Generator
+        self,
+        channels: int = 3,
+        width: int = 20,
+        *,
+        momentum: float = 0.1,
+        relu_sums: bool = False,
+        pool: bool = True,
+        generator: torch.Generator,
     ) -> None:
         """Draw the convolutions from `generator`, distributed as torch's own default; `momentum` is batch norm's."""
         super().__init__()
+        self.relu_sums, self.pool = relu_sums, pool
         self.conv = _conv3x3(channels, width, 1)
         self.norm = BatchNorm(width)
         blocks, inside = [], width
@@ -103,9 +115,9 @@ class ReducedResNet18(Backbone):
 
     def stem(self, x: Tensor, parts: tuple[int, ...] = ()) -> Tensor:
         """All convolutions, [B, C, H, W] -> [B, 160, h, w]; no ReLU after the last residual sum."""
-        x = self.norm(self.conv(x), parts, then="relu-pool")
-        for block in self.blocks:
-            x = block(x, parts)
+        x = self.norm(self.conv(x), parts, then="relu-pool" if self.pool else "relu")
+        for number, block in enumerate(self.blocks):
+            x = block(torch.relu(x) if self.relu_sums and number > 0 else x, parts)
         return x
 
     def top(self, h: Tensor, modulate: Modulation) -> tuple[Tensor, Tensor]:

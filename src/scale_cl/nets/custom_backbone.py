@@ -8,6 +8,7 @@ output only, all of the module is the stem, and the outer step needs no gradient
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from scale_cl.nets.backbones import MLP, Backbone, Modulation, ReducedResNet18, 
 from scale_cl.plugins import Plugins, is_reference
 
 OUTPUT = "output"
-NAMES = ("auto", "mlp", "resnet18")
+NAMES = ("auto", "mlp", "resnet18", "resnet18-relu", "resnet18-relu-nopool")
+_MLP = re.compile(r"mlp((?:-[1-9]\d{0,4}){1,16})")  # mlp-128-128: two hidden layers of 128
 BACKBONES = Plugins("backbone", "scale_cl.backbones")
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -65,15 +67,20 @@ BackboneLike = CustomBackbone | nn.Module | Callable[[], nn.Module]
 
 def check_name(name: str) -> None:
     """Raise ConfigError unless `name` is a backbone of ours, an entry point or a reference."""
-    if name not in NAMES and name not in BACKBONES.names() and not is_reference(name):
-        raise ConfigError(f"learner.backbone: {name!r} is not one of {', '.join(NAMES)}, or module:function")
+    if not _is_ours(name) and name not in BACKBONES.names() and not is_reference(name):
+        known = f"{', '.join(NAMES)}, mlp-WIDTH-WIDTH"
+        raise ConfigError(f"learner.backbone: {name!r} is not one of {known}, or module:function")
+
+
+def _is_ours(name: str) -> bool:
+    return name in NAMES or _MLP.fullmatch(name) is not None
 
 
 def make_backbone(
     kind: str | BackboneLike, shape: tuple[int, ...], *, momentum: float, generator: torch.Generator, seed: int
 ) -> Backbone:
-    """The backbone for inputs [B, *shape]: a name of `NAMES`, a module, or a function that makes one."""
-    if isinstance(kind, str) and kind not in NAMES:
+    """The backbone for inputs [B, *shape]: a name, a module, or a function that makes one."""
+    if isinstance(kind, str) and not _is_ours(kind):
         BACKBONES.require_given(kind, "--set backbone=")
         made = BACKBONES.find(kind)
         if not callable(made):
@@ -83,11 +90,16 @@ def make_backbone(
         return CustomBackbone.of(kind).built(shape, seed=seed)
     if kind == "auto":
         kind = "resnet18" if len(shape) == 3 and shape[0] == 3 else "mlp"
-    if kind == "resnet18" and len(shape) != 3:
-        raise InputError(f"backbone resnet18 needs images [C, H, W]; inputs have shape {list(shape)}: use mlp")
-    if kind == "resnet18":
-        return ReducedResNet18(shape[0], momentum=momentum, generator=generator)
-    return MLP(int(torch.Size(shape).numel()), generator=generator)
+    resnet = kind.startswith("resnet18")
+    if resnet and len(shape) != 3:
+        raise InputError(f"backbone {kind} needs images [C, H, W]; inputs have shape {list(shape)}: use mlp")
+    if resnet:
+        relu, pool = "-relu" in kind, "-nopool" not in kind
+        return ReducedResNet18(shape[0], momentum=momentum, relu_sums=relu, pool=pool, generator=generator)
+    inputs, match = int(torch.Size(shape).numel()), _MLP.fullmatch(kind)
+    if match is None:
+        return MLP(inputs, generator=generator)
+    return MLP(inputs, tuple(int(width) for width in match[1][1:].split("-")), generator=generator)
 
 
 class Wrapped(Backbone):

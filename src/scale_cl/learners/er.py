@@ -37,7 +37,7 @@ class Er(ReplayLearner):
             loss = cross_entropy_of_parts(self.network(samples).logits, samples.y, samples.parts)
             self.network.base.descend(loss, c.lr)
             self.log(loss=loss)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:

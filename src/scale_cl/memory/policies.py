@@ -1,19 +1,24 @@
 """Which samples stay in the slots: one class per policy, each a rule for the place of an arriving sample.
 
 A policy sees one group of slots, numbered from 0: those of the open task, of one class, or of the whole memory. It says
-in which slot the sample goes that arrives after `came` others of its group, or that it is not kept (`room`). It does so
-twice, as tensor operations of a fixed shape, which a CUDA graph can record, and as plain Python, which is quicker where
-the host can read every tensor; the tests hold both to the same slots.
+in which slot an arriving sample goes, or that it is not kept (`room`). It does so twice: as tensor operations of a
+fixed shape, which a CUDA graph can record, and as plain Python or NumPy, which is quicker where the host can read every
+tensor. The tests hold both to the same slots.
+
+The memory orders a group's slots so that free ones come next (see `EpisodicMemory`): after the slots in use, or, for a
+ring, from the place of the next sample on.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-PolicyName = Literal["ring", "class-ring", "reservoir", "herding"]
+PolicyName = Literal["ring", "class-ring", "reservoir", "balanced", "herding"]
 
 
 class Policy:
@@ -23,11 +28,18 @@ class Policy:
     random: ClassVar[bool] = False  # a sample's place depends on chance
     ranked: ClassVar[bool] = False  # samples are ranked when a task ends, and leave in that order
 
-    def places(self, came: Tensor, room: Tensor | int, chance: Tensor | None) -> Tensor:
-        """Slot of each sample [n], or `room` if it is not kept; `came` and `chance` are [n]."""
+    def places(self, came: Tensor, held: Tensor, room: int, chance: Tensor | None) -> Tensor:
+        """Slot of each sample [n], or `room` if it is not kept.
+
+        Args:
+            came: [n] samples of the group that came before it.
+            held: [n] slots in use if all before it took a free one; at least `room` means that none is free.
+            room: slots of the group.
+            chance: [n] uniform in [0, 1), for policies that are random.
+        """
         raise NotImplementedError
 
-    def place(self, came: int, room: int, chance: float) -> int:
+    def place(self, came: int, held: int, room: int, chance: float) -> int:
         """The same for one sample, on the host."""
         raise NotImplementedError
 
@@ -35,11 +47,11 @@ class Policy:
 class Ring(Policy):
     """The last samples."""
 
-    def places(self, came: Tensor, room: Tensor | int, chance: Tensor | None) -> Tensor:
+    def places(self, came: Tensor, held: Tensor, room: int, chance: Tensor | None) -> Tensor:
         """Around the ring."""
         return came % room
 
-    def place(self, came: int, room: int, chance: float) -> int:
+    def place(self, came: int, held: int, room: int, chance: float) -> int:
         """Around the ring."""
         return came % room
 
@@ -55,15 +67,82 @@ class Reservoir(Policy):
 
     random = True
 
-    def places(self, came: Tensor, room: Tensor | int, chance: Tensor | None) -> Tensor:
+    def places(self, came: Tensor, held: Tensor, room: int, chance: Tensor | None) -> Tensor:
         """A free slot while there is one; then slot floor(chance * (came + 1)), which may lie outside."""
         assert chance is not None
         drawn = (chance * (came + 1)).long()
-        return torch.where(came < room, came, drawn).clamp(max=room)
+        return torch.where(held < room, held, drawn).clamp(max=room)
 
-    def place(self, came: int, room: int, chance: float) -> int:
+    def place(self, came: int, held: int, room: int, chance: float) -> int:
         """A free slot while there is one; then slot floor(chance * (came + 1)), which may lie outside."""
-        return came if came < room else min(int(chance * (came + 1)), room)
+        return held if held < room else min(int(chance * (came + 1)), room)
+
+
+class Balanced(Reservoir):
+    """As many samples of each class as possible, a uniform sample within each.
+
+    Class-balanced reservoir sampling (Chrysakis and Moens, 2020). When no slot is free, a class that is or ever was
+    among the largest is full: its samples replace one of their own with probability stored / came. A sample of any
+    other class replaces a random one of a largest class. A class of which nothing is stored counts as new. Where each
+    class has slots of its own, this is a reservoir.
+
+    Both forms work on what the slots hold:
+        key: [room] the class of the sample in each slot; -1 - slot if it is free.
+        counts: [3, room] of that class: samples that came and are not stored, samples stored, whether it is full; zero
+            where a slot is free.
+    """
+
+    def choose(self, key: Tensor, counts: Tensor, arriving: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots of the samples of classes `arriving` [n], or `room`, and the new counts."""
+        room, places = len(key), []
+        slots = torch.arange(room, device=key.device)
+        held = (key >= 0).sum()
+        for of_class, uniform in zip(arriving, chance, strict=True):
+            own = key == of_class
+            missed, stored, full = (counts * own).amax(1)
+            came, is_full = missed + stored + 1, full > 0
+            among = torch.where(is_full, own, counts[1] == counts[1].amax())
+            drawn = (uniform * torch.where(is_full, came, among.sum())).long()
+            place = torch.where(held < room, held, (among.cumsum(0) <= drawn).sum())  # the one number `drawn` among
+            here = slots == place
+            left = (key == torch.where(here, key, -room - 1).amax()).long()  # the class of the sample that leaves
+            key = torch.where(here, of_class, key)
+            own, held = key == of_class, (held + 1).clamp(max=room)
+            stored = own.sum()
+            counts = torch.stack([counts[0] + left, counts[1] - left, counts[2]])
+            counts = torch.where(own, torch.stack([came - stored, stored, full]).unsqueeze(1), counts)
+            counts[2] += (counts[1] == counts[1].amax()) & (held == room) & (counts[2] == 0)
+            places.append(place)
+        return torch.stack(places), counts
+
+    def choose_on_host(
+        self, key: NDArray[np.int64], counts: NDArray[np.int64], arriving: list[int], chances: list[float]
+    ) -> list[int]:
+        """The same slots, on the host; `key` and `counts` change in place."""
+        room, places, held = len(key), [], int((key >= 0).sum())
+        for of_class, chance in zip(arriving, chances, strict=True):
+            own = np.flatnonzero(key == of_class)
+            missed, stored, full = counts[:, own[0]].tolist() if len(own) else (0, 0, 0)
+            came, place = missed + stored + 1, room
+            if held < room:
+                place, held = held, held + 1
+            elif full:
+                drawn = int(chance * came)
+                place = int(own[drawn]) if drawn < len(own) else room
+            else:
+                largest = np.flatnonzero(counts[1] == counts[1].max())
+                place = int(largest[int(chance * len(largest))])
+            if place < room and key[place] != of_class:
+                left = key == key[place]
+                counts[0, left] += 1
+                counts[1, left] -= 1
+                key[place] = of_class
+                own = np.flatnonzero(key == of_class)
+            counts[:, own] = [[came - len(own)], [len(own)], [full]]
+            if held == room:
+                counts[2, counts[1] == counts[1].max()] = 1
+            places.append(place)
+        return places
 
 
 class Herding(Reservoir):
@@ -80,6 +159,7 @@ POLICIES: dict[str, type[Policy]] = {
     "ring": Ring,
     "class-ring": ClassRing,
     "reservoir": Reservoir,
+    "balanced": Balanced,
     "herding": Herding,
 }
 

@@ -78,12 +78,14 @@ class EpisodicMemory(TaskSlots):
             key, counts = self._classes_of_slots()
             arriving = self.class_key(batch.y, batch.task).tolist()
             places = self.balanced.choose_on_host(key.numpy(), counts.numpy(), arriving, chances)
-            self.balance[self.open_rows] = counts.T
+            self._keep_counts(counts)
         else:
             places = [self.policy.place(came + i, self.held + i, room, chance) for i, chance in enumerate(chances)]
         kept = {place: i for i, place in enumerate(places)}  # the last one stays
         kept.pop(room, None)
-        place, source = torch.tensor([[*kept], [*kept.values()]], dtype=torch.int64)
+        if not kept:
+            return self.open_rows[:0], self.open_rows[:0], None
+        place, source = torch.tensor([[*kept], [*kept.values()]])
         return self.open_rows[place], source, None
 
     def _places(self, batch: Batch) -> tuple[Tensor, slice | Tensor, Tensor | None]:
@@ -98,8 +100,8 @@ class EpisodicMemory(TaskSlots):
         if self.balanced:
             assert chance is not None
             key, counts = self._classes_of_slots()
-            place, counts = self.balanced.choose(key, counts, self.class_key(batch.y, batch.task), chance)
-            self.balance.index_copy_(0, self.open_rows, counts.T)
+            place = self.balanced.choose(key, counts, self.class_key(batch.y, batch.task), chance)
+            self._keep_counts(counts)
         elif self.by_class:
             place = self._places_by_class(batch.y, chance)
         else:
@@ -131,7 +133,14 @@ class EpisodicMemory(TaskSlots):
         """What `Balanced` works on: the class in each slot, and the counts of that class."""
         stored, y, task, counts = (taken(t, self.open_rows) for t in (self.stored, self.y, self.task, self.balance))
         key = torch.where(stored, self.class_key(y, task), -1 - torch.arange(len(y), device=self.device))
-        return key, (counts * stored.unsqueeze(1)).T.contiguous()
+        counts = (counts * stored.unsqueeze(1)).T.contiguous()
+        counts[0] += counts[1]
+        return key, counts
+
+    def _keep_counts(self, counts: Tensor) -> None:
+        """Keep what `Balanced` counted; of the samples that came, those that are not stored, which `forget` leaves."""
+        counts[0] -= counts[1]
+        self.balance.index_copy_(0, self.open_rows, counts.T)
 
     # ---- logits and herding ------------------------------------------------------------------------------------------
 

@@ -86,59 +86,57 @@ class Balanced(Reservoir):
     other class replaces a random one of a largest class. A class of which nothing is stored counts as new. Where each
     class has slots of its own, this is a reservoir.
 
-    Both forms work on what the slots hold:
+    Both forms change what they are given:
         key: [room] the class of the sample in each slot; -1 - slot if it is free.
-        counts: [3, room] of that class: samples that came and are not stored, samples stored, whether it is full; zero
-            where a slot is free.
+        counts: [3, room] of that class: samples that came, samples stored, whether it is full; zero in free slots.
     """
 
-    def choose(self, key: Tensor, counts: Tensor, arriving: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots of the samples of classes `arriving` [n], or `room`, and the new counts."""
+    def choose(self, key: Tensor, counts: Tensor, arriving: Tensor, chance: Tensor) -> Tensor:
+        """Slots of the samples of classes `arriving` [n], or `room` where one is not kept."""
         room, places = len(key), []
         slots = torch.arange(room, device=key.device)
-        held = (key >= 0).sum()
-        for of_class, uniform in zip(arriving, chance, strict=True):
+        held = (key >= 0).sum() + torch.arange(len(arriving), device=key.device)  # before each, if all took a free one
+        is_free, is_last = held < room, held + 1 >= room
+        largest = counts[1] == counts[1].amax()
+        for i, of_class in enumerate(arriving):
             own = key == of_class
-            missed, stored, full = (counts * own).amax(1)
-            came, is_full = missed + stored + 1, full > 0
-            among = torch.where(is_full, own, counts[1] == counts[1].amax())
-            drawn = (uniform * torch.where(is_full, came, among.sum())).long()
-            place = torch.where(held < room, held, (among.cumsum(0) <= drawn).sum())  # the one number `drawn` among
+            came, _, full = (counts * own).amax(1)
+            came, is_full = came + 1, full.bool()
+            among = torch.where(is_full, own, largest)
+            drawn = (chance[i] * torch.where(is_full, came, among.sum())).long()
+            place = torch.where(is_free[i], held[i], (among.cumsum(0) <= drawn).sum())  # number `drawn` among them
             here = slots == place
-            left = (key == torch.where(here, key, -room - 1).amax()).long()  # the class of the sample that leaves
-            key = torch.where(here, of_class, key)
-            own, held = key == of_class, (held + 1).clamp(max=room)
-            stored = own.sum()
-            counts = torch.stack([counts[0] + left, counts[1] - left, counts[2]])
-            counts = torch.where(own, torch.stack([came - stored, stored, full]).unsqueeze(1), counts)
-            counts[2] += (counts[1] == counts[1].amax()) & (held == room) & (counts[2] == 0)
+            left = key == torch.where(here, key, -room - 1).amax()  # the class of the sample that leaves
+            key.copy_(torch.where(here, of_class, key))
+            own = key == of_class
+            counts[1].add_(left, alpha=-1)
+            counts.copy_(torch.where(own, torch.stack([came, own.sum(), full]).unsqueeze(1), counts))
+            largest = counts[1] == counts[1].amax()
+            counts[2].bitwise_or_(largest & is_last[i])
             places.append(place)
-        return torch.stack(places), counts
+        return torch.stack(places)
 
     def choose_on_host(
         self, key: NDArray[np.int64], counts: NDArray[np.int64], arriving: list[int], chances: list[float]
     ) -> list[int]:
-        """The same slots, on the host; `key` and `counts` change in place."""
+        """The same slots, on the host."""
         room, places, held = len(key), [], int((key >= 0).sum())
         for of_class, chance in zip(arriving, chances, strict=True):
             own = np.flatnonzero(key == of_class)
-            missed, stored, full = counts[:, own[0]].tolist() if len(own) else (0, 0, 0)
-            came, place = missed + stored + 1, room
+            came, stored, full = counts[:, own[0]].tolist() if len(own) else (0, 0, 0)
+            if full and held == room:
+                drawn = int(chance * (came + 1))
+                places.append(int(own[drawn]) if drawn < stored else room)
+                counts[0, own] += 1
+                continue
             if held < room:
                 place, held = held, held + 1
-            elif full:
-                drawn = int(chance * came)
-                place = int(own[drawn]) if drawn < len(own) else room
             else:
                 largest = np.flatnonzero(counts[1] == counts[1].max())
                 place = int(largest[int(chance * len(largest))])
-            if place < room and key[place] != of_class:
-                left = key == key[place]
-                counts[0, left] += 1
-                counts[1, left] -= 1
-                key[place] = of_class
-                own = np.flatnonzero(key == of_class)
-            counts[:, own] = [[came - len(own)], [len(own)], [full]]
+                counts[1, key == key[place]] -= 1
+            key[place] = of_class
+            counts[:, key == of_class] = [[came + 1], [stored + 1], [full]]
             if held == room:
                 counts[2, counts[1] == counts[1].max()] = 1
             places.append(place)

@@ -62,7 +62,8 @@ class StoredRows:
         self.stored = torch.zeros(rows, dtype=torch.bool, device=device)  # a row that is not stored is free
         self.replayable = torch.zeros(rows, dtype=torch.bool, device=device)
         self.rank = torch.zeros(rows, dtype=torch.int64, device=device)  # by herding, within a sample's class
-        self.balance = torch.zeros((rows if balance else 0, 3), dtype=torch.int64, device=device)  # see `Balanced`
+        # for the policy `balanced`, of a sample's class: samples that left, samples stored, whether it is full
+        self.balance = torch.zeros((rows if balance else 0, 3), dtype=torch.int64, device=device)
         self.row = torch.arange(rows, device=device)  # row numbers
         self.columns = ("x", "y", "task", "stored", "replayable", "rank", *(("balance",) if balance else ()))
         self.logits = {kind: RaggedRows(rows, device, self.host, gaps=gaps) for kind in logits}

@@ -267,13 +267,16 @@ class TaskSlots(StoredRows):
 
     def _make_room(self, task: int, classes: int) -> None:
         """Total budget with herding: each class of the other tasks keeps its share, the first in rank."""
-        others = self.stored & (self.task != task)
-        known = self.class_key(self.y, self.task)[others].unique()
-        known = known[known >= classes] if self.shared_labels else known
-        quota = self.slots // (len(known) + classes)
+        others = (self.stored & (self.task != task)).nonzero().flatten()
+        key = self.class_key(self.y[others], self.task[others])
+        known = key.unique()
+        new = max(1, classes - int((known < classes).sum())) if self.shared_labels else classes
+        quota = self.slots // (len(known) + new)
         if quota == 0:
             raise ConfigError(f"memory {self.slots} in total is less than one slot per class; take a larger memory")
-        self.free((others & (self.rank >= quota)).nonzero().flatten())
+        for of_class in known:
+            own = others[key == of_class]
+            self.free(own[self.rank[own].argsort(stable=True)[quota:]])
 
     # ---- state -------------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class Calm(ReplayLearner):
                 loss = loss + c.calm * (own - taught).square().sum(1).mean()
             self.network.base.descend(loss, c.lr)  # the average follows
             self.log(loss=loss)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
 
 def main(tasks: int = 5) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scale_cl.cuda_graphs import HostLog
-from tests.memory.numbered_memory import CPU, memory, numbered
+from tests.memory.numbered_memory import CPU, memory, numbered, write
 from tests.memory.test_budgets import PAIRS
 
 
@@ -100,9 +100,9 @@ def test_a_memory_counts_what_replays_have_written(budget: str, policy: str) -> 
     kept.on_host = False
     assert kept.device == CPU
     kept.open(0, 2)
-    kept.write(*numbered(0, 2, 2))
+    write(kept, *numbered(0, 2, 2))
     with kept.host.noting(recording=True) as noted:
-        kept.write(*numbered(2, 2, 2))  # what the device would do in a replay
+        write(kept, *numbered(2, 2, 2))  # what the device would do in a replay
     assert kept.seen == [2]
     for effect in noted.effects:
         effect()
@@ -117,7 +117,7 @@ def test_a_draw_of_another_size_is_another_decision() -> None:
         with kept.host.noting(recording=True) as noted:
             assert kept.draw_size(6) == min(6, 4 * task)
         assert noted.still_holds()
-        kept.write(*numbered(10 * task, 4))
+        write(kept, *numbered(10 * task, 4))
         assert noted.still_holds(), "the open task's samples are not drawn"
         kept.close()
         assert noted.still_holds() == (task >= 2)

@@ -21,7 +21,7 @@ def allocate(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
     for part in (Heads, ParameterGenerator):
         monkeypatch.setitem(part.__init__.__kwdefaults__, "capacity", tasks)  # type: ignore[arg-type]
     monkeypatch.setattr(Engine, "capacity", property(lambda _: tasks, lambda *_: None), raising=False)
-    monkeypatch.setattr("scale_cl.memory.episodic._FIRST_TASKS", tasks)
+    monkeypatch.setattr("scale_cl.memory.slots._FIRST_TASKS", tasks)
 
 
 OTHER = {"weight_average": 0.9, "refresh_logits": True, "second_order": True}

@@ -104,7 +104,7 @@ class Hoarder(Learner):
                 0.01 * torch.stack([o.sum() for o in self.opponent.tensors]).sum().div(1e3).tanh()
             )
         self.log(loss=loss)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def task_ended(self, task: int) -> None:
         self.importance.set(

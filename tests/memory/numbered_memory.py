@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from scale_cl.memory import Budget, EpisodicMemory, PolicyName, ragged_rows
+from scale_cl.memory import Batch, Budget, EpisodicMemory, PolicyName, ragged_rows
 
 CPU = torch.device("cpu")
-POLICIES: tuple[PolicyName, ...] = ("ring", "class-ring", "reservoir", "herding")
+POLICIES: tuple[PolicyName, ...] = ("ring", "class-ring", "reservoir", "balanced", "herding")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -23,12 +23,17 @@ def little_room() -> Iterator[None]:
 
 
 def memory(
-    slots: int, *, policy: PolicyName = "ring", budget: Budget = "task", seed: int = 0, tasks: int | None = None
+    slots: int,
+    *,
+    policy: PolicyName = "ring",
+    budget: Budget = "task",
+    seed: int = 0,
+    tasks: int | None = None,
+    shared_labels: bool = False,
 ) -> EpisodicMemory:
-    generator = torch.Generator().manual_seed(seed)
-    return EpisodicMemory(
-        slots, (1,), torch.float32, device=CPU, generator=generator, policy=policy, budget=budget, tasks=tasks
-    )
+    generator, kind = torch.Generator().manual_seed(seed), torch.float32
+    keywords = {"policy": policy, "budget": budget, "tasks": tasks, "shared_labels": shared_labels}
+    return EpisodicMemory(slots, (1,), kind, device=CPU, generator=generator, **keywords)  # type: ignore[arg-type]
 
 
 def numbered(start: int, n: int, classes: int = 3) -> tuple[Tensor, Tensor]:
@@ -37,11 +42,17 @@ def numbered(start: int, n: int, classes: int = 3) -> tuple[Tensor, Tensor]:
     return x, torch.arange(start, start + n) % classes
 
 
+def write(kept: EpisodicMemory, x: Tensor, y: Tensor, logits: Tensor | None = None) -> None:
+    """Write samples of the open task."""
+    assert kept._open is not None
+    kept.write(Batch(x, y, torch.full_like(y, kept._open)), logits)
+
+
 def filled(kept: EpisodicMemory, counts: list[int], classes: int = 3) -> EpisodicMemory:
     for task, n in enumerate(counts):
         kept.open(task, classes)
         if n:
-            kept.write(*numbered(1000 * task, n, classes))
+            write(kept, *numbered(1000 * task, n, classes))
         kept.close()
     return kept
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.memory import BUDGETS, Budget, EpisodicMemory, PolicyName
-from tests.memory.numbered_memory import POLICIES, filled, held, little_room, memory, numbered  # noqa: F401
+from tests.memory.numbered_memory import POLICIES, filled, held, little_room, memory, numbered, write  # noqa: F401
 
 PAIRS: list[tuple[Budget, PolicyName]] = [
     (budget, policy)
@@ -56,7 +56,7 @@ def test_no_more_is_kept_than_the_budget_and_a_row_knows_its_task(
         kept.open(task, classes[task])
         for n in batches:
             x, y = numbered(number, n, classes[task])
-            kept.write(x, y)
+            write(kept, x, y)
             came |= {int(a): (task, int(b)) for a, b in zip(x, y, strict=True)}
             number += n
             check(kept, budget, slots, came)
@@ -83,9 +83,9 @@ def check(kept: EpisodicMemory, budget: Budget, slots: int, came: dict[int, tupl
 def test_slots_that_are_free_are_filled_before_any_sample_is_lost(budget: Budget, policy: PolicyName) -> None:
     kept = memory(6, policy=policy, budget=budget)
     kept.open(0, 3)
-    kept.write(*numbered(0, 4))
+    write(kept, *numbered(0, 4))
     assert sorted(held(kept, 0)) == [0, 1, 2, 3]
-    kept.write(*numbered(4, 2))
+    write(kept, *numbered(4, 2))
     assert sorted(held(kept, 0)) == [0, 1, 2, 3, 4, 5]
 
 
@@ -99,7 +99,7 @@ def test_each_class_has_slots_of_its_own(policy: PolicyName) -> None:
 def test_a_task_that_goes_on_with_more_classes_has_slots_for_the_new_ones() -> None:
     kept = filled(memory(2, budget="class"), [6, 6])
     kept.open(0, 5)
-    kept.write(*numbered(5000, 10, 5))
+    write(kept, *numbered(5000, 10, 5))
     kept.close()
     by_class = {label: sorted(n for t, b, n in stored(kept) if (t, b) == (0, label)) for label in range(5)}
     assert by_class == {label: [5000 + label, 5005 + label] for label in range(5)}, "5000 + k is of class k"
@@ -113,7 +113,7 @@ def test_a_reservoir_with_a_class_budget_keeps_every_sample_of_a_class_with_the_
         kept = memory(slots, policy="reservoir", budget="class", seed=seed, tasks=1)
         kept.open(0, 2)
         for start in range(0, 2 * came, 5):
-            kept.write(*numbered(start, min(5, 2 * came - start), 2))
+            write(kept, *numbered(start, min(5, 2 * came - start), 2))
         counts.update(held(kept, 0))
     expected = runs * slots / came
     assert sum(counts.values()) == runs * 2 * slots
@@ -132,7 +132,7 @@ def test_a_total_budget_with_a_reservoir_keeps_a_uniform_sample_of_the_whole_str
             kept.open(task, 3)
             for start in range(0, size, 4):
                 n = min(4, size - start)
-                kept.write(*numbered(number, n))
+                write(kept, *numbered(number, n))
                 number += n
             kept.close()
         counts.update(n for _, _, n in stored(kept))
@@ -145,7 +145,7 @@ def test_a_total_budget_with_a_ring_keeps_the_last_samples_of_the_stream() -> No
     kept = memory(5, policy="ring", budget="total")
     for task, (start, n) in enumerate([(0, 3), (3, 4), (7, 1)]):
         kept.open(task, 3)
-        kept.write(*numbered(start, n))
+        write(kept, *numbered(start, n))
         kept.close()
     assert sorted((number, task) for task, _, number in stored(kept)) == [(3, 1), (4, 1), (5, 1), (6, 1), (7, 2)]
 
@@ -154,13 +154,13 @@ def test_a_total_budget_replays_what_the_open_task_has_stored_too() -> None:
     kept = memory(6, policy="reservoir", budget="total")
     kept.open(0, 3)
     assert kept.available() == 0
-    kept.write(*numbered(0, 4))
+    write(kept, *numbered(0, 4))
     assert kept.available() == 4
     assert sorted(kept.draws(1, 4)[0].tolist()) == [0, 1, 2, 3]
 
 
 def test_a_ring_per_class_needs_a_budget_that_has_classes() -> None:
-    with pytest.raises(ConfigError, match="class-ring needs memory_budget task or class; with total take reservoir"):
+    with pytest.raises(ConfigError, match="class-ring needs memory_budget task or class; with total take balanced"):
         memory(6, policy="class-ring", budget="total")
 
 
@@ -170,19 +170,19 @@ def test_a_state_goes_on_as_if_it_had_not_been_saved(budget: Budget, policy: Pol
     straight, loaded = (memory(18, policy=policy, budget=budget, tasks=1, seed=seed) for seed in (0, 77))
     for task, n in enumerate([9, 4, 13]):
         straight.open(task, 3)
-        straight.write(*numbered(100 * task, n))
+        write(straight, *numbered(100 * task, n))
         end_task(straight, task)
     straight.open(1, 3)
-    straight.write(*numbered(500, 4))
+    write(straight, *numbered(500, 4))
     if not is_open:
         end_task(straight, 1)
     filled(loaded, [3, 3])
     loaded.load_state_dict(straight.state_dict())
-    loaded._generator.set_state(straight._generator.get_state())
+    loaded.generator.set_state(straight.generator.get_state())
     for kept in (straight, loaded):
         if not is_open:
             kept.open(3, 4)
-        kept.write(*numbered(700, 11, 3))
+        write(kept, *numbered(700, 11, 3))
         kept.close()
     one, other = straight.state_dict(), loaded.state_dict()
     assert one.keys() == other.keys()

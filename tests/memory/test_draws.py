@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale_cl.memory import PolicyName
-from tests.memory.numbered_memory import POLICIES, filled, held, memory, numbered
+from tests.memory.numbered_memory import POLICIES, filled, held, memory, numbered, write
 
 
 @given(
@@ -22,7 +22,7 @@ def test_a_draw_has_no_sample_twice_and_none_of_the_open_task(
 ) -> None:
     kept = filled(memory(6, policy=policy, seed=seed), counts)
     kept.open(len(counts), 3)
-    kept.write(*numbered(9000, 4))
+    write(kept, *numbered(9000, 4))
     n = data.draw(st.integers(0, kept.available()))
     rows = kept.draws(1, n)[0].tolist()
     assert len(set(rows)) == len(rows) == n
@@ -75,7 +75,7 @@ def test_a_draw_does_not_depend_on_how_many_tasks_were_foreseen(
     for task in range(5):
         for kept in memories:
             kept.open(task, 3)
-            kept.write(*numbered(100 * task, 4 + 3 * task))
+            write(kept, *numbered(100 * task, 4 + 3 * task))
         if task:
             size = memories[0].available() // 2
             first, *others = ([kept.draws(1, size)[0].tolist() for _ in range(5)] for kept in memories)
@@ -89,7 +89,7 @@ def test_a_draw_does_not_depend_on_how_many_tasks_were_foreseen(
 def test_the_open_task_is_drawn_from_when_that_is_asked_for() -> None:
     kept = filled(memory(4), [4])
     kept.open(1, 3)
-    kept.write(*numbered(50, 3))
+    write(kept, *numbered(50, 3))
     assert (kept.available(), kept.available(current=True)) == (4, 7)
     assert sorted(kept.x[kept.draws(1, 7, current=True)[0]].flatten().tolist()) == [0, 1, 2, 3, 50, 51, 52]
 
@@ -116,7 +116,7 @@ def test_a_reservoir_keeps_every_sample_with_the_same_chance(batch: int) -> None
         kept = memory(slots, policy="reservoir", seed=seed, tasks=1)
         kept.open(0, 3)
         for start in range(0, came, batch):
-            kept.write(*numbered(start, min(batch, came - start)))
+            write(kept, *numbered(start, min(batch, came - start)))
         counts.update(held(kept, 0))
     expected = runs * slots / came
     assert sum(counts.values()) == runs * slots

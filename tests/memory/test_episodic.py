@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scale_cl.errors import CheckpointError
 from scale_cl.memory import PolicyName
 from scale_cl.memory.ragged_rows import RaggedRows
-from tests.memory.numbered_memory import CPU, POLICIES, filled, held, little_room, memory, numbered  # noqa: F401
+from tests.memory.numbered_memory import CPU, POLICIES, filled, held, little_room, memory, numbered, write  # noqa: F401
 
 
 def stored_logits(kept: RaggedRows, row: int) -> list[float]:
@@ -52,7 +52,7 @@ def test_memory_never_holds_more_than_its_budget(
         for n in batches:
             x, y = numbered(number, n, classes)
             came.setdefault(task, []).extend((int(a), int(b)) for a, b in zip(x, y, strict=True))
-            kept.write(x, y)
+            write(kept, x, y)
             number += n
             assert len(kept.rows_of(task)) <= slots
         kept.close()
@@ -72,7 +72,7 @@ def test_a_ring_keeps_the_last_samples(slots: int, batches: list[int]) -> None:
     kept, number = memory(slots), 0
     kept.open(0, 3)
     for n in batches:
-        kept.write(*numbered(number, n))
+        write(kept, *numbered(number, n))
         number += n
     kept.close()
     assert sorted(held(kept, 0)) == list(range(max(0, number - slots), number))
@@ -90,7 +90,7 @@ def test_a_ring_per_class_keeps_the_last_samples_of_each_class(
         y = [labels.randrange(classes) for _ in range(n)]
         for value, label in zip(range(number, number + n), y, strict=True):
             last[label] = [*last[label], value][-per_class:]
-        kept.write(x, torch.tensor(y))
+        write(kept, x, torch.tensor(y))
         number += n
     kept.close()
     assert sorted(held(kept, 0)) == sorted(value for values in last.values() for value in values)
@@ -103,7 +103,7 @@ def test_a_task_that_goes_on_writes_where_it_stopped() -> None:
         broken.open(0, 3)
         for start in (0, 5, 10):
             for kept in (through, broken):
-                kept.write(*numbered(start, 5))
+                write(kept, *numbered(start, 5))
             broken.close()
             broken.open(0, 3)
         assert held(through, 0) == held(broken, 0), policy
@@ -117,7 +117,7 @@ def test_growth_keeps_samples_and_logits() -> None:
     kept = memory(3, tasks=1)
     for task in range(9):
         kept.open(task, 3)
-        kept.write(*numbered(10 * task, 3))
+        write(kept, *numbered(10 * task, 3))
         kept.close()
         rows = kept.rows_of(task)
         kept.keep_logits("class", rows, torch.full((3, 2), float(task)))
@@ -148,7 +148,7 @@ def test_logits_that_come_with_their_samples_stay_with_them() -> None:
             kept.reserve_logits(3)
             for start in (0, 5, 10):
                 x, y = numbered(100 * task + start, 5)
-                kept.write(x, y, torch.cat([x, -x, 2 * x], 1))
+                write(kept, x, y, torch.cat([x, -x, 2 * x], 1))
             kept.close()
         kept.open(1, 3)
         kept.reserve_logits(4)  # one class more: what is there stays
@@ -164,18 +164,18 @@ def test_a_state_goes_on_as_if_it_had_not_been_saved(policy: PolicyName, is_open
     straight = filled(memory(6, policy=policy, tasks=1), [9, 4, 13])
     straight.keep_logits("class", straight.rows_of(1), torch.randn(4, 700))
     straight.open(1, 3)
-    straight.write(*numbered(500, 4))
+    write(straight, *numbered(500, 4))
     if not is_open:
         straight.close()
     loaded = memory(6, policy=policy, tasks=2, seed=77)
     filled(loaded, [3, 3, 3, 3, 3])
     loaded.keep_logits("class", loaded.rows_of(4), torch.randn(3, 9))
     loaded.load_state_dict(straight.state_dict())
-    loaded._generator.set_state(straight._generator.get_state())
+    loaded.generator.set_state(straight.generator.get_state())
     for kept in (straight, loaded):
         if not is_open:
             kept.open(3, 4)
-        kept.write(*numbered(700, 11, 3))
+        write(kept, *numbered(700, 11, 3))
         kept.close()
     assert [held(straight, task) for task in range(4 - is_open)] == [held(loaded, task) for task in range(4 - is_open)]
     assert straight.available() == loaded.available()
@@ -197,7 +197,7 @@ def test_the_short_way_to_write_on_a_cpu_stores_the_same(policy: PolicyName) -> 
         for kept in (short, long):
             kept.open(task, 3)
             for number, n in enumerate(sizes):
-                kept.write(*numbered(1000 * task + 100 * number, n))
+                write(kept, *numbered(1000 * task + 100 * number, n))
                 if policy == "ring":
                     assert kept.latest().tolist() == [6 * task + (sum(sizes[: number + 1]) - 1) % 6]
             kept.close()

@@ -13,7 +13,7 @@ from scale_cl.learners import Er, ErConfig
 from scale_cl.memory.policies import herding_order
 from scale_cl.streams import TaskInfo
 from tests.learners.tiny import SPLIT, batch
-from tests.memory.numbered_memory import memory, numbered
+from tests.memory.numbered_memory import memory, numbered, write
 from tests.memory.test_budgets import stored
 
 
@@ -47,7 +47,7 @@ def test_samples_are_ranked_within_their_class_and_task() -> None:
     kept = memory(12, policy="herding")
     for task in range(2):
         kept.open(task, 3)
-        kept.write(*numbered(100 * task, 12))
+        write(kept, *numbered(100 * task, 12))
         kept.close()
         rows = kept.rows_of(task)
         features = torch.randn(12, 5, generator=torch.Generator().manual_seed(task))
@@ -75,7 +75,7 @@ def test_old_classes_shrink_to_their_share_of_a_total_budget_by_rank() -> None:
         assert int(kept.stored.sum()) <= slots - 2 * quota, "the new classes have their share"
         assert not bool(kept.logits["class"].width[~kept.stored].any()) or task == 0, "logits leave with their samples"
         for start in range(0, 60, 10):
-            kept.write(*numbered(1000 * task + start, 10, 2))
+            write(kept, *numbered(1000 * task + start, 10, 2))
             assert int(kept.stored.sum()) <= slots
         assert int(kept.stored.sum()) == slots, "the open task fills what the others leave"
         kept.close()
@@ -91,7 +91,7 @@ def test_a_budget_that_leaves_no_slot_for_a_new_class_is_refused() -> None:
     kept = memory(2, policy="herding", budget="total")
     for task in range(2):
         kept.open(task, 1)
-        kept.write(*numbered(10 * task, 2, 1))
+        write(kept, *numbered(10 * task, 2, 1))
         kept.close()
         kept.herd(task, torch.randn(len(kept.rows_of(task)), 3))
     with pytest.raises(ConfigError, match="memory 2 in total is less than one slot per class; take a larger memory"):

@@ -9,18 +9,22 @@ from hypothesis import strategies as st
 
 from scale_cl.memory import POLICIES as POLICY_CLASSES
 from scale_cl.memory import Budget, PolicyName
-from tests.memory.numbered_memory import memory, numbered
+from tests.memory.numbered_memory import memory, numbered, write
 from tests.memory.test_budgets import PAIRS, end_task
 
 
 @given(
-    st.sampled_from(sorted(POLICY_CLASSES)), st.integers(1, 9), st.integers(0, 40), st.floats(0, 1, exclude_max=True)
+    st.sampled_from(sorted(POLICY_CLASSES)),
+    st.integers(1, 9),
+    st.integers(0, 40),
+    st.integers(0, 12),
+    st.floats(0, 1, exclude_max=True),
 )
-def test_a_place_is_the_same_on_host_and_device(name: str, room: int, came: int, chance: float) -> None:
+def test_a_place_is_the_same_on_host_and_device(name: str, room: int, came: int, held: int, chance: float) -> None:
     policy = POLICY_CLASSES[name]()
     drawn = torch.tensor([chance], dtype=torch.float64) if policy.random else None
-    on_device = policy.places(torch.tensor([came]), room, drawn)
-    assert on_device.tolist() == [policy.place(came, room, chance)]
+    on_device = policy.places(torch.tensor([came]), torch.tensor([held]), room, drawn)
+    assert on_device.tolist() == [policy.place(came, held, room, chance)]
     assert 0 <= int(on_device) <= room
 
 
@@ -32,7 +36,7 @@ def test_what_is_stored_and_drawn_is_the_same_on_host_and_device(budget: Budget,
         for kept in (short, long):
             kept.open(task, 2)
             for number, n in enumerate(sizes):
-                kept.write(*numbered(1000 * task + 100 * number, n, 2))
+                write(kept, *numbered(1000 * task + 100 * number, n, 2))
         assert short.available() == long.available()
         assert short.draws(3, short.available()).tolist() == long.draws(3, long.available()).tolist()
         if budget != "total":

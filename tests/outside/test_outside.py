@@ -60,7 +60,7 @@ class Mixed(ReplayLearner):
         loss = cross_entropy(self.network(samples).logits, samples.y)
         self.network.base.descend(loss, self.config.lr)
         self.log(loss=loss)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 '''
 
 

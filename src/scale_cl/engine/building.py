@@ -175,6 +175,7 @@ class Builder:
             generator=self.rng,
             policy=policy,
             budget=budget,
+            shared_labels=self.spec.scenario == "class",
             logits=logits,
             host=self.host,
             prepare=self.prepared,

@@ -1,4 +1,4 @@
-"""Batches and replayed samples, and the memory as a method sees it."""
+"""Samples ready for the network, and the memory as a method sees it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scale_cl.memory import EpisodicMemory
+from scale_cl.memory import Batch, EpisodicMemory
 from scale_cl.memory.ragged_rows import taken
 
-
-@dataclass(frozen=True)
-class Batch:
-    """What arrived: raw samples, their labels and tasks."""
-
-    x: Tensor  # [n, *shape] uint8 or float32, as it came
-    y: Tensor  # [n] int64, within the head of each sample's task
-    task: Tensor  # [n] int64
-
-    def __len__(self) -> int:
-        return len(self.y)
+__all__ = ["Batch", "ReplayMemory", "Samples"]
 
 
 @dataclass(frozen=True)

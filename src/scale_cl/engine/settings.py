@@ -18,7 +18,7 @@ StepStats = dict[str, Tensor]
 
 MEMORY_POLICY = (
     "which samples the slots keep: ring (the last), class-ring (the last of each class), reservoir (a uniform sample), "
-    "herding (a uniform sample, ranked by herding when a task ends)"
+    "balanced (a uniform sample of each class, as many of each), herding (a uniform sample, ranked when a task ends)"
 )
 NORM_ON_MEMORY = "at task end, recompute batch-norm statistics on the stored samples with the current weights"
 

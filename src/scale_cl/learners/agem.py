@@ -44,7 +44,7 @@ class Agem(ReplayLearner):
                 gradient = projected(gradient, reference)
             pieces = gradient.split_with_sizes([p.numel() for p in base.tensors])
             base.move([piece.view_as(p) for piece, p in zip(pieces, base.tensors, strict=True)], self.config.lr)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def gradient(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """CE of samples, and its gradient as one vector."""

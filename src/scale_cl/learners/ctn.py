@@ -90,18 +90,19 @@ class Ctn(Learner):
             for _ in range(c.inner_steps):
                 self.inner_step(next(sets), known)
             self.outer_step()
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def held_out(self, batch: Batch) -> Batch:
         """The first sample goes to the semantic memory; the batch has the one before it instead."""
-        x, y, first = batch.x, batch.y, (batch.x[:1], batch.y[:1])
-        if not self.engine.host.ask(lambda: self.semantic.seen[self.engine.open_task] == 0):
-            previous = self.semantic.latest()
-            x, y = torch.cat([x[1:], self.semantic.x[previous]]), torch.cat([y[1:], self.semantic.y[previous]])
-        elif len(y) > 1:  # a single sample is all that there is to train on
-            x, y = x[1:], y[1:]
-        self.semantic.write(*first)
-        return Batch(x, y, self.engine.task.expand(len(y)))
+        first = batch[:1]
+        if not self.engine.host.ask(lambda: self.semantic.held == 0):
+            kept, previous, rest = self.semantic, self.semantic.latest(), batch[1:]
+            x, y = torch.cat([rest.x, kept.x[previous]]), torch.cat([rest.y, kept.y[previous]])
+            batch = Batch(x, y, torch.cat([rest.task, kept.task[previous]]))
+        elif len(batch) > 1:  # a single sample is all that there is to train on
+            batch = batch[1:]
+        self.semantic.write(first)
+        return batch
 
     def inner_step(self, samples: Samples, known: list[Tensor] | None) -> None:
         """The base network descends CE(batch) + CE(replay) + KL(stored outputs || outputs).
@@ -132,7 +133,7 @@ class Ctn(Learner):
         """KL(stored outputs || outputs `o`) of replayed samples, times its weight."""
         stored, exists = self.memory.stored_logits(rows, o.shape[1])
         if self.config.replay_current:
-            finished = (self.memory.task[rows] != self.engine.task)[:, None].expand_as(stored)
+            finished = self.memory.replayable[rows][:, None].expand_as(stored)
             exists = finished if exists is None else exists & finished
         divergence = softened_divergence(o, stored, exists, self.config.temperature)
         self.log(divergence=divergence)
@@ -147,7 +148,8 @@ class Ctn(Learner):
     def outer_step(self) -> None:
         """The controller descends the cross-entropy on all semantic samples."""
         c, own = self.config, self.semantic.open_rows
-        own = torch.where(self.semantic.stored[own], own, own[:1])
+        stored = self.semantic.stored[own]
+        own = torch.where(stored, own, own[stored.long().argmax()])  # the first sample again where a slot is free
         samples = self.semantic.samples(torch.cat([self.semantic.finished(), own]))
         loss = cross_entropy(self.network(samples, wrt=self.controller).logits, samples.y)
         gradient = self.controller.weights.gradient(loss)

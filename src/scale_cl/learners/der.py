@@ -60,7 +60,7 @@ class Der(ReplayLearner):
         stored = logits.detach()[: len(batch)]
         if c.weight_average > 0:
             stored = self.engine.evaluated(batch.x, batch.task).logits
-        self.memory.write(batch.x, batch.y, self.finite(stored[:, : self.open_classes()]))
+        self.memory.write(batch, self.finite(stored[:, : self.open_classes()]))
 
     def loss(self, logits: Tensor, samples: Samples) -> Tensor:
         """CE(batch) + alpha * MSE(first draw, stored logits)."""

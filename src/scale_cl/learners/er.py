@@ -48,7 +48,7 @@ class Er(ReplayLearner):
             loss = self.loss(self.network(samples).logits, samples)
             self.network.base.descend(loss, c.lr)
             self.log(loss=loss)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def loss(self, logits: Tensor, samples: Samples) -> Tensor:
         """CE(batch) + CE(replay), or CE of both together."""

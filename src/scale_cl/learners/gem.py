@@ -53,7 +53,7 @@ class Gem(ReplayLearner):
                 steps = [d.view_as(p) for d, p in zip(pieces, used, strict=True)]
                 torch._foreach_add_(used, steps, alpha=-self.config.lr)
             base.follow()
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def gradient(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """CE of samples, and its gradient as one vector."""

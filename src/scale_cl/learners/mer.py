@@ -47,13 +47,13 @@ class Mer(ReplayLearner):
         c, base = self.config, self.network.base
         if c.sample_wise:
             for i in range(len(batch)):
-                self.sample_step(Batch(batch.x[i : i + 1], batch.y[i : i + 1], batch.task[i : i + 1]))
+                self.sample_step(batch[i : i + 1])
         else:
             start = base.copy()
             for samples in self.memory.replay_with(batch, c.replay, times=c.updates, current=c.replay_current):
                 self.sgd_step(samples)
             base.lerp(start, c.reptile_rate)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def sample_step(self, sample: Batch) -> None:
         """Algorithm 1 of the original for one sample: SGD within each draw, Reptile within and across the draws."""

@@ -50,7 +50,7 @@ class Mir(ReplayLearner):
                 torch._foreach_add_(gradient, base.gradient(replayed))
                 self.log(replay=replayed)
             base.move(gradient, c.lr)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     @torch.no_grad()
     def most_interfered(self, candidates: Samples, gradient: Sequence[Tensor]) -> Tensor:

@@ -103,7 +103,7 @@ class Scale(Learner):
             theta.settle()
         for _ in range(c.discriminator_steps if c.adversary else 0):
             self.discriminator.descend(self.discriminator_loss(self.seen(out).detach(), val), c.adversarial_lr)  # eq. 8
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def loss(self, out: Outputs, samples: Samples, stage: str = "") -> Tensor:
         """Equation 3: L_CE + L_DER++ + L_adv."""

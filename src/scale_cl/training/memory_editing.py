@@ -127,7 +127,7 @@ def _blank(own: dict[str, Tensor], rows: Tensor) -> None:
 
 
 def _copy(own: dict[str, Tensor], source: int, target: int) -> None:
-    for name in ("x", "y", "stored", "replayable", "rank"):
+    for name in {"x", "y", "stored", "replayable", "rank", "balance"} & own.keys():
         own[name][target] = own[name][source]
     for kind in _kinds(own):
         width = int(own[f"{kind}.width"][source])

@@ -51,7 +51,7 @@ class Ewc(Learner):
         loss = ce + c.importance / 2 * self.penalty()
         self.log(ce=ce, loss=loss)
         self.network.base.descend(loss, c.lr)
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def penalty(self) -> Tensor:
         """Sum over all weights of F (theta - theta*)^2."""

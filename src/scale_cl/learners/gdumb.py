@@ -28,7 +28,7 @@ class GdumbConfig(MemoryConfig):
 
     memory: int = setting(500, "memory slots in total, per task or per class (memory_budget)", low=1)
     memory_budget: Budget = setting("total", "what the memory slots are counted by: task, class or total")
-    memory_policy: PolicyName = setting("reservoir", MEMORY_POLICY)
+    memory_policy: PolicyName = setting("balanced", MEMORY_POLICY)
     lr: float = setting(0.05, "learning rate at the start of each training; a cosine leads to the last one", above=0)
     last_lr: float = setting(0.0005, "learning rate at its end", above=0)
     passes: int = setting(30, "passes over the memory in each training", low=1)
@@ -50,7 +50,7 @@ class Gdumb(ReplayLearner):
 
     def update(self, batch: Batch) -> None:
         """Offer the batch to the memory."""
-        self.memory.write(batch.x, batch.y)
+        self.memory.write(batch)
 
     def task_ended(self, task: int) -> None:
         """Train a new network on what is stored, with a rate that falls along a cosine."""

@@ -43,7 +43,7 @@ class Preset:
         return values | dict(self.streams.get(stream, {}))
 
 
-WITHOUT_BOUNDARIES: Values = {"memory": 500, "memory_budget": "total", "memory_policy": "reservoir"}
+WITHOUT_BOUNDARIES: Values = {"memory": 500, "memory_budget": "total", "memory_policy": "balanced"}
 """On a stream without boundaries, for every learner that has such settings: one memory for the whole stream."""
 _SCALE_RATES = {"inner_lr": 0.1, "outer_lr": 0.01}  # on permuted streams
 # The paper's inner rate for permuted streams is the best for digits, but lets SCALE diverge on split MNIST.

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
-from scale_cl.errors import ConfigError
 from scale_cl.learners.learner import Learner, StepSize
 from scale_cl.settings import setting
+
+_NEVER = -1e9  # bias of a class without a sample
 
 
 @dataclass(frozen=True)
@@ -25,55 +26,49 @@ class SldaConfig(LearnerConfig):
     """Settings of SLDA."""
 
     ridge: float = setting(1.0, "multiple of the identity that the scatter matrix begins with", above=0)
-    max_classes: int = setting(1000, "classes that there is room for", low=1)
 
 
 class Slda(Learner):
     """The class whose Gaussian, with the common covariance, gives a sample the highest density."""
 
     config_class = SldaConfig
-    scenarios = ("domain", "class")
     config: SldaConfig
 
     def build(self, engine: Engine) -> None:
-        """Declare the network, whose weights stay as they are, and statistics of its features in float64."""
-        c, width = self.config, engine.backbone.feature_width
+        """Declare the network, of which only the heads change, and statistics of its features."""
         self.network = engine.network()
-        zeros, eye = (make(width, dtype=torch.float64) for make in (torch.zeros, torch.eye))
-        self.mean = engine.tensor("mean", zeros.repeat(c.max_classes, 1), changes="step")
-        self.count = engine.tensor("count", torch.zeros(c.max_classes, dtype=torch.float64), changes="step")
-        self.inverse = engine.tensor("inverse", eye / c.ridge, changes="step")  # of the scatter matrix
-
-    def task_began(self, task: int) -> None:
-        """Refuse more classes than there is room for."""
-        if self.engine.classes[task] > self.config.max_classes:
-            raise ConfigError(f"there are {self.engine.classes[task]} classes; raise max_classes to at least that")
+        heads = self.network.module.heads
+        self.heads = engine.weights(lambda: {"weight": heads.weight.data, "bias": heads.bias.data})
+        self.seen = engine.like("seen", self.heads, changes="step")  # mean and number of samples of each class
+        eye = torch.eye(heads.width, dtype=torch.float64)
+        self.inverse = engine.tensor("inverse", eye / self.config.ridge, changes="step")  # of the scatter matrix
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
-        """Take each sample of the batch into mean and scatter, one after another."""
+        """Take each sample of the batch into mean and scatter, one after another; then set the heads."""
         z = self.engine.evaluated(batch.x, batch.task).features.double()
-        for i in range(len(batch)):
-            self.take(z[i], batch.y[i : i + 1])
+        mean, count = (t.flatten(0, 1) for t in self.seen.tensors)  # [heads * classes, ...]
+        first = 0 if self.net.heads.shared else batch.task * self.seen.tensors[1].shape[1]
+        for one, y in zip(z, (first + batch.y).split(1), strict=True):
+            self.take(one, y, mean, count)
+        self.set_heads()
 
-    def take(self, z: Tensor, y: Tensor) -> None:
+    def take(self, z: Tensor, y: Tensor, mean: Tensor, count: Tensor) -> None:
         """One sample z [width] of class y [1]: S grows by n / (n + 1) (z - mu)(z - mu)', its inverse accordingly."""
-        mean, n = self.mean.index_select(0, y)[0], self.count.index_select(0, y)
-        away = z - mean
+        mu, n = mean.index_select(0, y)[0].double(), count.index_select(0, y).double()
+        away = z - mu
         scaled = away * (n / (n + 1)).sqrt()
         along = self.inverse @ scaled
         self.inverse.sub_(torch.outer(along, along) / (1 + scaled @ along))
-        self.mean.index_copy_(0, y, (mean + away / (n + 1)).unsqueeze(0))
-        self.count.index_copy_(0, y, n + 1)
+        mean.index_copy_(0, y, (mu + away / (n + 1)).unsqueeze(0).to(mean.dtype))
+        count.index_copy_(0, y, (n + 1).to(count.dtype))
 
-    def scores(self, x: Tensor, task: Tensor) -> Tensor:
-        """Log densities up to a constant, mu' P z - mu' P mu / 2 with the precision matrix P."""
-        z = self.engine.evaluated(x, task).features.double()
-        classes = self.net.heads.bias.data.shape[1]
-        mean, n = self.mean[:classes], self.count[:classes]
-        projected = mean @ self.inverse * self.count.sum()
-        scores = z @ projected.T - 0.5 * (projected * mean).sum(1)
-        return torch.where(n > 0, scores, torch.full_like(scores, -torch.inf)).float()
+    def set_heads(self) -> None:
+        """Log densities up to a constant, mu' P z - mu' P mu / 2 with the precision matrix P, are linear in z."""
+        mean, count = self.seen.tensors
+        projected = mean.double() @ self.inverse * count.sum(dtype=torch.float64)
+        bias = torch.where(count > 0, -0.5 * (projected * mean).sum(-1), _NEVER)
+        self.heads.set([projected.to(mean.dtype), bias.to(mean.dtype)])
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:

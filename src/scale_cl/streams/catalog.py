@@ -76,7 +76,7 @@ ENTRIES = {
     ),
     "core50-nc": Entry(
         "core50",
-        "CORe50 at 64x64, new classes: 10, then 5 per task",
+        "CORe50 at 64x64, new classes (10, then 5 per task)",
         *(0, 9, 13322, 250),
         classes_per_task=5,
         first_classes=10,
@@ -213,8 +213,8 @@ def load(
     if name not in ENTRIES and is_outside(name):
         if class_order != "default" or part == "search":
             raise ConfigError(f"class_order and part are for streams of the catalog; {name} has neither")
-        if scenario != "default":
-            raise ConfigError(f"scenario is {scenario!r}; the function of {name} decides it, so leave it out")
+        if scenario != "default" or size is not None:
+            raise ConfigError(f"the function of {name} decides scenario and size of its stream; leave them out")
         made = load_outside(name, seed=seed, tasks=tasks)
         return made if boundaries == "told" else replace(made, boundaries=boundaries)
     _range(name, part)  # check the arguments before reading a data set

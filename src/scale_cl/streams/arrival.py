@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scale_cl.errors import StreamError
 from scale_cl.streams.assembly import as_rows, assemble, generator
-from scale_cl.streams.stream import Stream, Task
+from scale_cl.streams.stream import Stream
 
 Schedule = Literal["steps", "gaussian"]
 Numbers = NDArray[np.int64]
@@ -27,15 +27,15 @@ def thinned(stream: Stream, share: float) -> Stream:
     if not 0 < share <= 1:
         raise StreamError(f"train_share is {share}; it must be above 0 and at most 1")
     _check_unblurred(stream)
-    tasks = []
+    stream, tasks = stream.to("cpu"), []
     for k, task in enumerate(stream.tasks):
-        labels = stream.train_labels[task.train].cpu().numpy()
+        labels = stream.train_labels[task.train].numpy()
         drawn = generator(stream.seed, k, "share").permutation(len(labels))
         drawn = drawn[np.argsort(labels[drawn], kind="stable")]  # class by class, in random order within each
         counts = np.bincount(labels)
         rank = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its class
         kept = np.sort(drawn[rank < np.repeat(np.maximum(1, np.round(share * counts)), counts)])
-        tasks.append(replace(task, train=task.train[as_rows(kept).to(task.train.device)]))
+        tasks.append(replace(task, train=task.train[as_rows(kept)]))
     return replace(stream, tasks=tuple(tasks))
 
 
@@ -57,25 +57,22 @@ def blurred(stream: Stream, *, share: float = 0.0, schedule: Schedule = "steps",
         width: for "gaussian": standard deviation of arrival in stages, above 0.
     """
     _check_blur(stream, share, schedule, width)
+    stream = stream.to("cpu")
     sizes = [len(task.train) for task in stream.tasks]
     arriving = _steps(sizes, share, stream.seed) if schedule == "steps" else _gaussian(sizes, width, stream.seed)
-    rows = np.concatenate([task.train.cpu().numpy() for task in stream.tasks])
+    rows = np.concatenate([task.train.numpy() for task in stream.tasks])
     origin = np.repeat(np.arange(len(sizes)), sizes)
-    labels = stream.train_labels.cpu().numpy()
+    labels = stream.train_labels.numpy()
     names = stream.tasks[-1].classes  # scenario class: all of them, in order of their labels
     stages = []
     for task, numbers in zip(stream.tasks, arriving, strict=True):
         classes = task.classes
         if stream.scenario == "class":
-            classes = (*classes, *(names[c] for c in np.unique(labels[rows[numbers]])))
-        stages.append(_stage(task, tuple(dict.fromkeys(classes)), rows[numbers], origin[numbers]))
+            classes = tuple(dict.fromkeys((*classes, *(names[c] for c in np.unique(labels[rows[numbers]])))))
+        train, of = as_rows(rows[numbers]), as_rows(origin[numbers])
+        stages.append(replace(task, classes=classes, train=train, origin=of))
     made = assemble(stream.name, stream.scenario, stream.seed, stream.arrays, stages)
     return replace(made, boundaries=stream.boundaries)
-
-
-def _stage(task: Task, classes: tuple[str, ...], rows: Numbers, origin: Numbers) -> Task:
-    device = task.train.device
-    return replace(task, classes=classes, train=as_rows(rows).to(device), origin=as_rows(origin).to(device))
 
 
 def _steps(sizes: Sequence[int], share: float, seed: int) -> list[Numbers]:

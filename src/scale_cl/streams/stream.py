@@ -87,6 +87,8 @@ class Arrays:
         _check_inputs(self.x_train, self.x_test, self.pixel_max)
         for part, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             _check_labels(part, x, y, len(self.class_names))
+        if self.domains is not None and self.domains.shape != self.y_train.shape:
+            raise StreamError(f"domains have shape {list(self.domains.shape)}; give one per training row")
         if len(set(self.class_names)) != len(self.class_names):
             raise StreamError("class names must differ from one another")
         self._copies[self.x_train.device] = self

@@ -1,4 +1,4 @@
-"""The pictures of the architecture page: the packages in layers, and the way of one batch."""
+"""Pictures made of boxes: the packages in layers, the way of one batch, and the three scenarios."""
 
 from __future__ import annotations
 
@@ -104,6 +104,63 @@ def batch() -> bytes:
         axes.text(84, 6.5, "progress, trackers, your callable", ha="center", va="center", fontsize=8, color=_GREY)
 
     return _drawn((7.4, 7.0), draw)
+
+
+_SCENARIOS: tuple[tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...], str], ...] = (
+    # scenario, what changes; per task its inputs and classes; the heads' outputs; what is asked at prediction
+    (
+        "task",
+        "other classes, the task is told",
+        (("", "cat  dog"), ("", "car  bus"), ("", "oak  fir")),
+        ("cat  dog", "car  bus", "oak  fir"),
+        "“of task 2: car or bus?”",
+    ),
+    (
+        "domain",
+        "other inputs, the same classes",
+        (("day", "cat  dog"), ("night", "cat  dog"), ("snow", "cat  dog")),
+        ("cat  dog",),
+        "“cat or dog?”",
+    ),
+    (
+        "class",
+        "other classes, the task is not told",
+        (("", "cat  dog"), ("", "car  bus"), ("", "oak  fir")),
+        ("cat  dog  car  bus  oak  fir",),
+        "“which of the six?”",
+    ),
+)
+
+
+def scenarios() -> bytes:
+    """What arrives, the heads, and what is asked at prediction, in each of the three scenarios."""
+
+    def draw(axes: Any) -> None:
+        axes.set_xlim(0, 100)
+        axes.set_ylim(5, 68)
+        for y, text in ((49, "tasks, one after another"), (23, "heads"), (8, "prediction")):
+            axes.text(1, y, text, va="center", fontsize=8, color=_GREY, rotation=90, ha="center")
+        for number, (name, changes, tasks, heads, asked) in enumerate(_SCENARIOS):
+            left, colour = 4 + 32.5 * number, (_BLUE, _GREEN, _ORANGE)[number]
+            axes.text(left + 15, 65, name, ha="center", va="center", fontweight="bold", fontsize=11, color=colour)
+            axes.text(left + 15, 61.3, changes, ha="center", va="center", fontsize=8)
+            for k, (inputs, classes) in enumerate(tasks):
+                bottom = 51.5 - 8.5 * k
+                _box(axes, left, bottom, 30, 7, colour)
+                axes.text(left + 1.5, bottom + 3.5, f"task {k + 1}", va="center", fontsize=8, color=_GREY)
+                label = f"{inputs}:  {classes}" if inputs else classes
+                axes.text(left + 29, bottom + 3.5, label, ha="right", va="center")
+            width = 30 / len(heads)
+            for k, outputs in enumerate(heads):
+                _box(axes, left + width * k, 19, width - 0.6 * (k < len(heads) - 1), 8, colour)
+                size = 7 if len(heads) > 1 else 9
+                axes.text(left + width * (k + 0.5), 23, outputs, ha="center", va="center", fontsize=size)
+            for start, end in ((34, 27.5), (18.5, 12)):
+                style = {"arrowstyle": "-|>", "color": _GREY, "lw": 1.3}
+                axes.annotate("", xy=(left + 15, end), xytext=(left + 15, start), arrowprops=style)
+            axes.text(left + 15, 8, asked, ha="center", va="center")
+
+    return _drawn((7.4, 4.2), draw)
 
 
 def _box(axes: Any, x: float, y: float, width: float, height: float, colour: str) -> None:

@@ -172,6 +172,7 @@ PICTURES: dict[str, Callable[[Data], bytes]] = {
     "matrix-scale": matrix_of("scale"),
     "memory": memory,
     "parts": parts,
+    "scenarios": _scheme("scenarios", "architecture.py"),
     "scheme": _scheme("scheme", "scheme.py"),
 }
 

@@ -117,7 +117,7 @@ def test_mini_imagenet_says_how_to_place_the_files_and_fails(
 ) -> None:
     code, out, err = run(capsys, monkeypatch, "get", "sminiimagenet", "--data", str(tmp_path))
     assert (code, out) == (2, "")
-    assert "no official address" in err
+    assert "mini-ImageNet is not downloaded by scale-cl; put it in" in err
     assert "train.csv, val.csv, test.csv and images/" in err
     source = MiniImageNet(classes=2, train_per_class=2, test_per_class=1)
     monkeypatch.setitem(catalog.SOURCES, "mini-imagenet", source)

@@ -52,6 +52,17 @@ def test_a_setting_that_came_after_a_result_was_written_has_its_default() -> Non
     assert identity({}, 10) != identity(older, 10)
 
 
+def test_the_default_scenario_was_called_task_in_earlier_results() -> None:
+    for stream in ("digits", "scifar100", "folder:images"):
+        now = resolve(stream=stream, learner="er").as_dict()
+        older = copy.deepcopy(now)
+        older["stream"] = {"name": stream, "tasks": None, "scenario": "task", "size": None, "channels": 3}
+        assert identity(older, 10) == identity(now, 10)
+    others = [changed("stream", *pair) for pair in {"scenario": "class", "blur": 0.1, "boundaries": "hidden"}.items()]
+    texts = {identity(config("scale").as_dict(), 10), *(identity(other, 10) for other in others)}
+    assert len(texts) == 4
+
+
 def test_what_was_so_before_there_was_a_setting_for_it_is_not_todays_default() -> None:
     now = resolve(stream="scifar100", learner="scale").as_dict()
     older = copy.deepcopy(now)

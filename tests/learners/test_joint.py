@@ -163,6 +163,16 @@ def test_every_sample_of_every_task_comes_once_an_epoch_in_a_new_order(stream: S
     assert any(len(set(tasks.tolist())) > 1 for _, _, tasks in learner.batches), "batches mix tasks"
 
 
+def test_a_blurred_stream_has_the_same_samples_each_with_its_own_task() -> None:
+    came = []
+    for stream in (digits(), streams.blurred(digits(), share=0.5)):
+        learner = Recorder(stream.spec, JointConfig(epochs=1))
+        train(learner, stream, batch_size=25)
+        x, y, task = (torch.cat(column) for column in zip(*learner.batches, strict=True))
+        came.append(sorted((int(k), int(label), sample.tolist()) for k, label, sample in zip(task, y, x, strict=True)))
+    assert came[0] == came[1]
+
+
 def test_only_the_last_row_is_evaluated_and_only_acc_is_defined() -> None:
     stream, told = digits(), list[Event]()
     learner = Joint(stream.spec, JointConfig(epochs=2))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scale_cl import streams
-from scale_cl.errors import ConfigError, DataError
+from scale_cl.errors import ConfigError, DataError, StreamError
 from scale_cl.streams import Arrays, Stream, catalog
 
 
@@ -32,6 +32,14 @@ PROTOCOL = {
     "scifar10": Row(0, 5, 2, 10000, 2000, (3, 32, 32)),
     "scifar100": Row(3, 17, 5, 2500, 500, (3, 32, 32)),
     "sminiimagenet": Row(3, 17, 5, 2400, 600, (3, 84, 84)),
+    "stinyimagenet": Row(0, 20, 10, 5000, 500, (3, 64, 64)),
+}
+UNEVEN = {  # tasks, scenario: streams whose tasks differ in size
+    "split-digits": (5, "task or class"),
+    "scub200": (10, "task or class"),
+    "core50-nc": (9, "task or class"),
+    "core50-ni": (8, "domain"),
+    "core50-ni10": (8, "domain"),
 }
 SIZES = {  # classes, training and test images a class
     "digits": (10, 130, 50),
@@ -39,6 +47,7 @@ SIZES = {  # classes, training and test images a class
     "scifar10": (10, 5000, 1000),
     "scifar100": (100, 500, 100),
     "sminiimagenet": (100, 480, 120),
+    "stinyimagenet": (200, 500, 50),
 }
 
 
@@ -140,6 +149,33 @@ def test_the_class_order_is_the_stream_s_own_unless_another_is_asked_for() -> No
     assert first_classes("scifar100", class_order="natural") == [f"c{i:02}" for i in range(10)]
 
 
+def test_all_twenty_tasks_of_cifar_100_are_class_incremental_in_an_order_of_each_seed() -> None:
+    arrays = synthetic("scifar100")
+    one, other = (
+        streams.build("scifar100", arrays, seed=s, part="all", scenario="class", class_order="seed") for s in (0, 1)
+    )
+    assert [len(task.classes) for task in one.tasks] == list(range(5, 101, 5))
+    assert one.tasks[-1].classes == tuple(f"c{i:02}" for i in np.random.RandomState(0).permutation(100))
+    assert other.tasks[-1].classes == tuple(f"c{i:02}" for i in np.random.RandomState(1).permutation(100))
+    for k, task in enumerate(one.tasks):
+        labels = one.train_labels[task.train]
+        assert (int(labels.min()), int(labels.max())) == (5 * k, 5 * k + 4)
+    later = streams.build("scifar100", arrays, scenario="class")  # without the tasks for search
+    assert later.tasks[0].classes == one.tasks[3].classes[15:]
+    assert later.train_labels[later.tasks[0].train].unique().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_split_digits_is_embedded_and_takes_either_scenario_and_hidden_boundaries() -> None:
+    task = streams.load("split-digits")
+    assert (task.scenario, [t.classes for t in task.tasks][1:3]) == ("task", [("2", "3"), ("4", "5")])
+    hidden = streams.load("split-digits", scenario="class", boundaries="hidden")
+    assert (hidden.spec.scenario, hidden.spec.boundaries) == ("class", False)
+    assert [t.train.tolist() for t in hidden.tasks] == [t.train.tolist() for t in task.tasks]
+    with pytest.raises(StreamError, match=r"hidden boundaries .* scenario class or domain has one head"):
+        streams.load("split-digits", boundaries="hidden")
+    assert streams.load("split-digits", boundaries="detect").spec.boundaries
+
+
 def test_fewer_tasks_are_the_first_ones_of_the_part() -> None:
     arrays = streams.load_arrays("digits")
     some, all_ten = streams.build("digits", arrays, seed=4, tasks=3), streams.build("digits", arrays, seed=4)
@@ -157,11 +193,14 @@ def test_other_seeds_are_other_streams_over_the_same_arrays() -> None:
 
 
 def test_the_catalog_names_and_describes_its_streams() -> None:
-    assert streams.names() == list(PROTOCOL)
+    assert set(streams.names()) == {*PROTOCOL, *UNEVEN}
     for name, row in PROTOCOL.items():
         text = streams.describe(name)
         assert f"{row.search + row.continual} tasks" in text
         assert str(row.train) in text
+    for name, (tasks, scenario) in UNEVEN.items():
+        assert f": {tasks} tasks of about " in streams.describe(name)
+        assert streams.describe(name).endswith(f"; scenario {scenario}")
 
 
 @pytest.mark.parametrize(
@@ -176,6 +215,10 @@ def test_the_catalog_names_and_describes_its_streams() -> None:
         ("digits", {"class_order": "random"}, "class_order is 'random'"),
         ("digits", {"class_order": -1}, "class_order is -1"),
         ("digits", {"class_order": True}, "class_order is True"),
+        ("digits", {"scenario": "class"}, "tasks of digits differ in their inputs, and all .* classes: take domain"),
+        ("digits", {"scenario": "task"}, "scenario is 'task'; tasks of digits differ in their inputs"),
+        ("split-digits", {"scenario": "domain"}, "differ in their classes: take task or class"),
+        ("scifar10", {"size": 16}, "size is 16; the images of scifar10 are read at the size that they have"),
     ],
 )
 def test_what_the_catalog_does_not_have_is_refused(name: str, settings: dict[str, Any], message: str) -> None:

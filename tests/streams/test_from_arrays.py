@@ -110,7 +110,7 @@ def changed(index: int, part: Any) -> list[Any]:
         ([task([0, 1])[:3]], {}, "has 3 parts; it must have four"),
         ([task([0])], {"names": ["a", "b"]}, "1 tasks and 2 names"),
         ([task([0]), task([1])], {"names": ["a", "a"]}, "task name 'a' stands for two tasks"),
-        ([task([0])], {"scenario": "class"}, "scenario is 'class'"),
+        ([task([0])], {"scenario": "classes"}, "scenario is 'classes'"),
         (changed(1, [0, 1, 2]), {}, "2 training inputs and 3 labels"),
         (changed(3, [0, 5]), {}, "test label 5 of task 'task-1' occurs in no training data"),
         ([task([0, 1]), (*task([2, 3])[:3], [2, 0])], {}, "test label '0' is outside the head of task 'task-2'"),

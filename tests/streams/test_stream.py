@@ -104,6 +104,7 @@ def test_a_pickled_copy_leaves_copies_on_other_devices_behind() -> None:
         ({"pixel_max": None}, "pixel_max is None"),
         ({"pixel_max": 0.0}, "positive number such as 255"),
         ({"class_names": ("a", "b", "c", "a")}, "class names must differ"),
+        ({"domains": torch.arange(3)}, r"domains have shape \[3\]; give one per training row"),
     ],
 )
 def test_arrays_that_do_not_fit_together_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -129,3 +129,20 @@ def test_the_trained_learners_are_handed_over_in_any_process(tmp_path: Path) -> 
 
 def note_tasks(folder: Path, learner: Learner, stream: Stream) -> None:
     (folder / f"{stream.seed} after {learner.steps} steps").touch()
+
+
+def test_the_settings_of_the_stream_say_what_arrives_and_when() -> None:
+    options = {"stream.scenario": "class", "stream.class_order": "seed", "stream.train_share": 0.5}
+    plain = resolve(stream="split-digits", learner="er", options=options)
+    one, other = (build_stream(plain, seed, None) for seed in (1, 2))
+    assert one.tasks[-1].classes != other.tasks[-1].classes
+    assert sorted(one.tasks[-1].classes) == sorted(other.tasks[-1].classes)
+    assert 640 <= sum(len(task.train) for task in one.tasks) <= 656
+    mixed = resolve(stream="split-digits", options={**options, "stream.blur": 0.4, "stream.boundaries": "hidden"})
+    made = build_stream(mixed, 1, None)
+    assert sorted(torch.cat([t.train for t in made.tasks]).tolist()) == sorted(
+        torch.cat([t.train for t in one.tasks]).tolist()
+    )
+    assert not made.spec.boundaries
+    drifting = resolve(stream="digits", options={"stream.schedule": "gaussian", "stream.width": 0.3, "stream.tasks": 3})
+    assert [len(build_stream(drifting, 0, None).origin(k).unique()) for k in range(3)] == [2, 3, 2]

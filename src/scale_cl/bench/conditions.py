@@ -31,6 +31,10 @@ _SHAPES = {  # per data set: shape of a sample, number of classes
     "cifar10": ((3, 32, 32), 10),
     "cifar100": ((3, 32, 32), 100),
     "mini-imagenet": ((3, 84, 84), 100),
+    "tiny-imagenet": ((3, 64, 64), 200),
+    "cub-200": ((3, 84, 84), 200),
+    "core50": ((3, 64, 64), 50),
+    "core50-10": ((3, 64, 64), 10),
 }
 
 
@@ -65,8 +69,10 @@ def _noise(name: str) -> Arrays:
     entry = streams.entry(name)
     shape, classes = _SHAPES[entry.source]
     of_task = entry.classes_per_task or classes
-    train, test = (_noise_of_classes(shape, classes, -(-samples // of_task)) for samples in (entry.train, entry.test))
-    return Arrays(*train, *test, class_names=tuple(map(str, range(classes))), pixel_max=255.0)
+    sizes = (entry.tasks * entry.train if entry.by_domain else entry.train, entry.test)
+    train, test = (_noise_of_classes(shape, classes, -(-samples // of_task)) for samples in sizes)
+    domains = torch.arange(len(train[0])) % entry.tasks if entry.by_domain else None
+    return Arrays(*train, *test, class_names=tuple(map(str, range(classes))), pixel_max=255.0, domains=domains)
 
 
 def _noise_of_classes(shape: tuple[int, ...], classes: int, each: int) -> tuple[Tensor, Tensor]:

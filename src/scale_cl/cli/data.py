@@ -57,7 +57,7 @@ def get(name: Name, data: Root = None) -> None:
         if source.present(root):
             typer.echo(f"{source.title} is in {root} already; `scale-cl data check {name}` looks at every file")
             return
-        raise FetchError(f"{source.title} has no official address to download from; put it in {root}: {source.placing}")
+        raise FetchError(f"{source.title} is not downloaded by scale-cl; put it in {root}: {source.placing}")
     with _download_bars() as report:
         lines = fetch(source, root, report=report)
     for line in lines:

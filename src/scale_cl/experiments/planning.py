@@ -22,6 +22,10 @@ from scale_cl.training.run_directory import RunDirectory
 
 HIDDEN = ".runs"
 _UNKNOWN_LEARNER = (5.0, 200, 1000)  # milliseconds per step, as CPU_MILLISECONDS
+_KINDS = {  # index into these by stream: MLP, small images (1, for all others), large images
+    **dict.fromkeys(("digits", "split-digits", "pmnist"), 0),
+    **dict.fromkeys(("sminiimagenet", "stinyimagenet", "scub200", "core50-nc", "core50-ni", "core50-ni10"), 2),
+}
 _GPU_SPEEDUP = (0.7, 20, 60)  # of an H200 with one seed against that core; small steps wait for the host
 
 
@@ -235,15 +239,15 @@ def step_count(config: Config) -> int:
     """Training steps of one seed."""
     entry, tasks = streams.entry(config.stream.name), task_count(config)
     epochs = int(getattr(config.learner, "epochs", 1))
-    batch = config.run.batch_size
+    batch, train = config.run.batch_size, round(config.stream.train_share * entry.train)
     if learners.entry(config.learner_name).kind.order == "shuffled":  # batches cross the boundaries of tasks
-        return epochs * -(-tasks * entry.train // batch)
-    return epochs * tasks * -(-entry.train // batch)
+        return epochs * -(-tasks * train // batch)
+    return epochs * tasks * -(-train // batch)
 
 
 def estimated_seconds(config: Config, *, gpu: bool) -> float:
     """Rough time of one seed, alone on one core or GPU."""
-    kind = {"digits": 0, "pmnist": 0, "sminiimagenet": 2}.get(config.stream.name, 1)
+    kind = _KINDS.get(config.stream.name, 1)
     milliseconds = CPU_MILLISECONDS.get(config.learner_name, _UNKNOWN_LEARNER)[kind]
     return step_count(config) * milliseconds / 1000 / (_GPU_SPEEDUP[kind] if gpu else 1)
 

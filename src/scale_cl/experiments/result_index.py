@@ -21,8 +21,9 @@ from scale_cl.results import RESULT_NAME, SCHEMA, SEEDS_FOLDER, SeedResult
 
 ALONE = "alone"  # key in a result's environment: nothing ran beside it, so its times count
 # Defaults, repeated here so that reports need not import torch; a test compares them with the settings.
-_IMAGES = {"scenario": "task", "size": None, "channels": 3, "held_out": 0.2}
-STREAM: dict[str, Any] = {"class_order": "default", "part": "continual", **_IMAGES}
+_ARRIVAL = {"boundaries": "told", "train_share": 1.0, "schedule": "steps", "blur": 0.0, "width": 0.5}
+_IMAGES = {"size": None, "channels": 3, "held_out": 0.2}
+STREAM: dict[str, Any] = {"class_order": "default", "part": "continual", "scenario": "default", **_ARRIVAL, **_IMAGES}
 # Settings of the section `run` that can change an accuracy; the others only say where and how it is computed.
 _ARITHMETIC = {"threads": 1, "precision": "tf32", "channels_last": True, "deterministic": False}
 RUN: dict[str, Any] = {"batch_size": 10, **_ARITHMETIC}
@@ -53,9 +54,16 @@ def identities(configs: Sequence[ConfigDict], tasks: int) -> list[str]:
 
 
 def config_section(config: ConfigDict, name: str) -> dict[str, Any]:
-    """A section of a config, completed for results older than a setting; empty if there is no such section."""
+    """A section of a config, completed for results older than a setting; empty if there is no such section.
+
+    A stream's default scenario was called "task" in earlier results; where a stream can be task-incremental, that is
+    still its default.
+    """
     found = config.get(name)
-    return {**_BEFORE.get(name, {}), **found} if isinstance(found, Mapping) else {}
+    if not isinstance(found, Mapping):
+        return {}
+    renamed = {"scenario": "default"} if name == "stream" and found.get("scenario") == "task" else {}
+    return {**_BEFORE.get(name, {}), **found, **renamed}
 
 
 def _learner(config: ConfigDict) -> tuple[str, dict[str, Any]]:

@@ -1,10 +1,12 @@
 """Streams of tasks: named ones, and builders for data of your own.
 
-`load("digits")` needs no download; other names read their data set from the data root. `permuted`, `split`,
-`from_arrays`, `from_folder`, `from_manifest` and `from_dataset` build streams from other data.
+`load("digits")` and `load("split-digits")` need no download; other names read their data set from the data root.
+`permuted`, `split`, `by_domain`, `from_arrays`, `from_folder`, `from_manifest` and `from_dataset` build streams from
+other data; `thinned` and `blurred` change what arrives, and when.
 """
 
-from scale_cl.streams.builders import permuted, split
+from scale_cl.streams.arrival import blurred, thinned
+from scale_cl.streams.builders import by_domain, permuted, split
 from scale_cl.streams.catalog import build, describe, load, load_arrays, names
 from scale_cl.streams.from_arrays import from_arrays
 from scale_cl.streams.from_datasets import from_dataset
@@ -20,7 +22,9 @@ __all__ = [
     "Stream",
     "Task",
     "TaskInfo",
+    "blurred",
     "build",
+    "by_domain",
     "data_root",
     "describe",
     "from_arrays",
@@ -32,4 +36,5 @@ __all__ = [
     "names",
     "permuted",
     "split",
+    "thinned",
 ]

@@ -7,7 +7,8 @@ tasks are built.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -17,8 +18,8 @@ from torch import Tensor
 from scale_cl.errors import StreamError
 from scale_cl.streams.stream import Arrays, Scenario, Stream, Task
 
-_PURPOSES = {"train": 0, "test": 1, "permutation": 2, "held out": 3}
-Purpose = Literal["train", "test", "permutation", "held out"]
+_PURPOSES = {"train": 0, "test": 1, "permutation": 2, "held out": 3, "share": 4, "blur": 5}
+Purpose = Literal["train", "test", "permutation", "held out", "share", "blur"]
 
 
 def generator(seed: int, task: int, purpose: Purpose) -> np.random.Generator:
@@ -45,7 +46,13 @@ def as_rows(rows: NDArray[np.int64]) -> Tensor:
 
 
 def assemble(name: str, scenario: Scenario, seed: int, arrays: Arrays, tasks: Sequence[Task]) -> Stream:
-    """A stream of `tasks` over `arrays`, with head labels computed and checked; StreamError if they do not fit."""
+    """A stream of `tasks` over `arrays`, with head labels computed and checked; StreamError if they do not fit.
+
+    In scenario class, each task's classes are extended by those of the tasks before it: classes are numbered in the
+    order in which tasks bring them.
+    """
+    if scenario not in get_args(Scenario):
+        raise StreamError(f"scenario is {scenario!r}; it must be 'task', 'domain' or 'class'")
     if not tasks:
         raise StreamError(f"stream {name} has no tasks; at least one is needed")
     names = [task.name for task in tasks]
@@ -58,12 +65,49 @@ def assemble(name: str, scenario: Scenario, seed: int, arrays: Arrays, tasks: Se
         if len(task.train) == 0 or len(task.test) == 0:
             part = "training" if len(task.train) == 0 else "test"
             raise StreamError(f"task {task.name!r} has no {part} samples; every task needs at least one")
+    if scenario == "class":
+        _check_classes(name, arrays, tasks)
+        tasks = _cumulative(tasks)
     if all(task.classes == arrays.class_names for task in tasks):
         train, test = arrays.y_train, arrays.y_test  # shared by every stream over these arrays
     else:
         train = _head_labels("training", arrays.y_train, [(t, t.train) for t in tasks], arrays.class_names)
         test = _head_labels("test", arrays.y_test, [(t, t.test) for t in tasks], arrays.class_names)
     return Stream(name, scenario, seed, tuple(tasks), arrays, train, test)
+
+
+def _cumulative(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks, each with the classes of all tasks up to it."""
+    seen: dict[str, None] = {}
+    found = []
+    for task in tasks:
+        seen.update(dict.fromkeys(task.classes))
+        found.append(replace(task, classes=tuple(seen)))
+    return found
+
+
+def _check_classes(name: str, arrays: Arrays, tasks: Sequence[Task]) -> None:
+    """Refuse labels that do not fit one head for all classes; a blurred stream was checked before it was blurred."""
+    if any(task.origin is not None for task in tasks):
+        return
+    first = tasks[0].classes
+    if len(tasks) > 1 and all(set(first).issuperset(task.classes) for task in tasks):
+        raise StreamError(
+            f"no task of {name} after the first has a new class ({_listed(first)}): if labels mean the same in every "
+            "task, the scenario is 'domain'; if not, give each class a label of its own, or use scenario 'task'"
+        )
+    learnt = torch.zeros(len(arrays.class_names), dtype=torch.bool)
+    for task in tasks:
+        learnt[arrays.y_train[task.train]] = True
+        labels = arrays.y_test[task.test]
+        strangers = labels[~learnt[labels]]
+        if len(strangers):
+            label = f"test label {arrays.class_names[int(strangers[0])]!r} of task {task.name!r}"
+            raise StreamError(f"{label} occurs in no training data up to that task; train on it or leave it out")
+
+
+def _listed(classes: Sequence[str]) -> str:
+    return ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
 
 
 def _head_labels(part: str, y: Tensor, tasks: list[tuple[Task, Tensor]], class_names: tuple[str, ...]) -> Tensor:
@@ -76,10 +120,9 @@ def _head_labels(part: str, y: Tensor, tasks: list[tuple[Task, Tensor]], class_n
         local = head[y[rows]]
         if bool((local < 0).any()):
             stranger = class_names[int(y[rows[local < 0][0]])]
-            listed = ", ".join(task.classes[:5]) + (", ..." if len(task.classes) > 5 else "")
             raise StreamError(
                 f"{part} label {stranger!r} is outside the head of task {task.name!r}, "
-                f"which has {len(task.classes)} classes: {listed}"
+                f"which has {len(task.classes)} classes: {_listed(task.classes)}"
             )
         before = labels[rows]
         if bool(((before >= 0) & (before != local)).any()):

@@ -1,4 +1,4 @@
-"""Benchmark streams from one data set: `permuted` (domain-incremental) and `split` (task-incremental)."""
+"""Benchmark streams from one data set: its pixels permuted, its classes split, or its domains one after another."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scale_cl.errors import StreamError
 from scale_cl.streams.assembly import as_rows, assemble, draw, generator, shuffled
-from scale_cl.streams.stream import Arrays, Stream, Task
+from scale_cl.streams.stream import Arrays, Scenario, Stream, Task
 
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+Rows = NDArray[np.int64]
 Order = Literal["natural"] | int | Sequence[int]
 
 
 def permuted(
     arrays: Arrays, *, tasks: int, train: int, test: int, seed: int = 0, name: str = "permuted", first_task: int = 0
 ) -> Stream:
-    """A stream whose tasks have the same classes, each seen through a pixel permutation of its own.
+    """A domain-incremental stream: tasks have the same classes, each seen through its own permutation of the pixels.
 
     Args:
         arrays: the data set.
@@ -51,22 +52,30 @@ def permuted(
 
 
 def split(
-    arrays: Arrays, *, classes_per_task: int, order: Order = "natural", seed: int = 0, name: str = "split"
+    arrays: Arrays,
+    *,
+    classes_per_task: int | Sequence[int],
+    scenario: Scenario = "task",
+    order: Order = "natural",
+    seed: int = 0,
+    name: str = "split",
 ) -> Stream:
-    """A stream whose tasks have `classes_per_task` classes each, taken in `order`.
+    """A stream whose tasks have different classes, taken in `order`.
 
     Args:
         arrays: the data set.
-        classes_per_task: number of classes per task; it must divide the number of classes.
+        classes_per_task: number of classes per task, which must divide the number of classes; or one number per task.
+        scenario: "task": a head per task; "class": one head for all classes, numbered in `order`.
         order: "natural", an integer n for `numpy.random.RandomState(n).permutation`, or the order itself.
         seed: decides the order of arrival within each task.
         name: name of the stream.
     """
-    classes = len(arrays.class_names)
-    if classes_per_task < 1 or classes % classes_per_task:
-        raise StreamError(f"classes_per_task is {classes_per_task}; it must divide the {classes} classes of {name}")
+    if scenario == "domain":
+        raise StreamError(f"scenario is 'domain'; tasks of {name} differ in their classes: take 'task' or 'class'")
     arrays = arrays.on("cpu")
-    members = _in_order(order, classes, name).reshape(-1, classes_per_task)  # [tasks, classes]
+    classes = len(arrays.class_names)
+    ends = np.cumsum(_sizes(classes_per_task, classes, name))
+    members = np.split(_in_order(order, classes, name), ends[:-1])  # the classes of each task
     train, test = (_rows_per_task(labels.numpy(), members) for labels in (arrays.y_train, arrays.y_test))
     tasks = [
         Task(
@@ -77,13 +86,47 @@ def split(
         )
         for k, own in enumerate(members)
     ]
-    return assemble(name, "task", seed, arrays, tasks)
+    return assemble(name, scenario, seed, arrays, tasks)
 
 
-def _rows_per_task(labels: Rows, members: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> list[Rows]:
+def by_domain(arrays: Arrays, *, seed: int = 0, name: str = "domains") -> Stream:
+    """A domain-incremental stream with one task per domain of the data set, such as its recording sessions.
+
+    Args:
+        arrays: a data set with `domains`; they arrive in ascending order.
+        seed: decides the order of arrival within each task.
+        name: name of the stream.
+
+    Every task is tested on all test samples: in such data sets they are of domains of their own.
+    """
+    arrays = arrays.on("cpu")
+    if arrays.domains is None:
+        raise StreamError(f"the data set of {name} has no domains; give Arrays(..., domains=...), one number per row")
+    domains = arrays.domains.numpy()
+    test = as_rows(np.arange(len(arrays.x_test)))
+    tasks = [
+        Task(f"domain-{domain}", arrays.class_names, shuffled(np.flatnonzero(domains == domain), seed, k), test)
+        for k, domain in enumerate(np.unique(domains).tolist())
+    ]
+    return assemble(name, "domain", seed, arrays, tasks)
+
+
+def _sizes(per_task: int | Sequence[int], classes: int, name: str) -> list[int]:
+    """The number of classes of each task."""
+    if isinstance(per_task, int):
+        if per_task < 1 or classes % per_task:
+            raise StreamError(f"classes_per_task is {per_task}; it must divide the {classes} classes of {name}")
+        return [per_task] * (classes // per_task)
+    if min(per_task, default=0) < 1 or sum(per_task) != classes:
+        raise StreamError(f"classes_per_task is {list(per_task)}; these must add up to the {classes} classes of {name}")
+    return list(per_task)
+
+
+def _rows_per_task(labels: Rows, members: Sequence[Rows]) -> list[Rows]:
     """The rows of each task's samples in ascending order; one sort, because a stream is built for every seed."""
-    task_of = np.empty(members.size, dtype=np.int64)
-    task_of[members.ravel()] = np.repeat(np.arange(len(members)), members.shape[1])
+    sizes = [len(own) for own in members]
+    task_of = np.empty(sum(sizes), dtype=np.int64)
+    task_of[np.concatenate(members)] = np.repeat(np.arange(len(members)), sizes)
     tasks = task_of[labels]
     ends = np.cumsum(np.bincount(tasks, minlength=len(members)))
     return np.split(np.argsort(tasks, kind="stable"), ends[:-1])

@@ -5,23 +5,28 @@ from __future__ import annotations
 import difflib
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from scale_cl.errors import ConfigError, DataError
 from scale_cl.streams.assembly import assemble
-from scale_cl.streams.builders import permuted, split
+from scale_cl.streams.builders import by_domain, permuted, split
 from scale_cl.streams.sources.cifar import CIFAR10, CIFAR100
+from scale_cl.streams.sources.core50 import CORE50, CORE50_CATEGORIES
+from scale_cl.streams.sources.cub import Cub
 from scale_cl.streams.sources.digits import Digits
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import Mnist
-from scale_cl.streams.sources.source import Progress, Source, data_root
-from scale_cl.streams.stream import Arrays, Stream
+from scale_cl.streams.sources.source import Progress, Resizable, Source, data_root
+from scale_cl.streams.sources.tiny_imagenet import TinyImageNet
+from scale_cl.streams.stream import Arrays, Boundaries, Scenario, Stream
 from scale_cl.streams.user_streams import OUTSIDE, describe_outside, is_outside, load_outside, size_outside
 
 Part = Literal["continual", "search", "all"]
-ClassOrder = int | Literal["default", "natural"]  # default: the entry's; natural: the data set's; n: RandomState(n)
+# default: the entry's; natural: the data set's; seed: another for each seed of the stream; n: RandomState(n)
+ClassOrder = int | Literal["default", "natural", "seed"]
+StreamScenario = Scenario | Literal["default"]
 
 
 @dataclass(frozen=True)
@@ -34,17 +39,26 @@ class Entry:
     continual: int
     train: int  # images per task
     test: int
-    classes_per_task: int = 0  # 0: a permuted stream, whose tasks have all classes
+    classes_per_task: int = 0  # 0: every task has all classes
+    first_classes: int = 0  # of the first task, if it has another number
     class_order: int | Literal["natural"] = "natural"  # default class order of a split stream
     channels: int = 3  # of its images
+    by_domain: bool = False  # tasks with all classes are the data set's domains, not permutations
+    uneven: bool = False  # tasks differ in size; train and test are means
 
     @property
     def tasks(self) -> int:
         """Number of tasks of both parts."""
         return self.search + self.continual
 
+    @property
+    def scenarios(self) -> tuple[Scenario, ...]:
+        """The scenarios that the stream may have, its default first."""
+        return ("task", "class") if self.classes_per_task else ("domain",)
 
-SOURCES: dict[str, Source] = {s.name: s for s in (Digits(), Mnist(), CIFAR10, CIFAR100, MiniImageNet())}
+
+_ALL = (Digits(), Mnist(), CIFAR10, CIFAR100, MiniImageNet(), TinyImageNet(), Cub(), CORE50, CORE50_CATEGORIES)
+SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
 """All data sets by name."""
 
 ENTRIES = {
@@ -53,9 +67,31 @@ ENTRIES = {
     "scifar10": Entry("cifar10", "CIFAR-10, 2 classes per task", 0, 5, 10000, 2000, 2),
     "scifar100": Entry("cifar100", "CIFAR-100, 5 classes per task", 3, 17, 2500, 500, 5, class_order=0),
     "sminiimagenet": Entry("mini-imagenet", "mini-ImageNet, 5 classes per task", 3, 17, 2400, 600, 5, class_order=0),
+    "split-digits": Entry(
+        "digits", "scikit-learn's 8x8 digits, 2 classes per task", 0, 5, 259, 100, 2, channels=1, uneven=True
+    ),
+    "stinyimagenet": Entry("tiny-imagenet", "Tiny-ImageNet, 10 classes per task", 0, 20, 5000, 500, 10, class_order=0),
+    "scub200": Entry(
+        "cub-200", "CUB-200-2011 at 84x84, 20 classes per task", 0, 10, 599, 579, 20, class_order=0, uneven=True
+    ),
+    "core50-nc": Entry(
+        "core50",
+        "CORe50 at 64x64, new classes (10, then 5 per task)",
+        *(0, 9, 13322, 250),
+        classes_per_task=5,
+        first_classes=10,
+        class_order=0,
+        uneven=True,
+    ),
+    "core50-ni": Entry(
+        "core50", "CORe50 at 64x64, 50 objects in new sessions", 0, 8, 14987, 2250, by_domain=True, uneven=True
+    ),
+    "core50-ni10": Entry(
+        "core50-10", "CORe50 at 64x64, 10 categories in new sessions", 0, 8, 14987, 2250, by_domain=True, uneven=True
+    ),
 }
 
-_read: dict[tuple[str, Path], Arrays] = {}
+_read: dict[tuple[str, Path, int | None], Arrays] = {}
 _reading = threading.Lock()
 
 
@@ -83,7 +119,8 @@ def describe(name: str) -> str:
         return describe_outside(name)
     e = entry(name)
     tasks = f"{e.tasks} tasks ({e.search} search + {e.continual} continual)" if e.search else f"{e.tasks} tasks"
-    return f"{e.text}: {tasks} of {e.train} training and {e.test} test images"
+    size = f"{'about ' if e.uneven else ''}{e.train} training and {e.test} test images"
+    return f"{e.text}: {tasks} of {size}; scenario {' or '.join(e.scenarios)}"
 
 
 def source_of(name: str) -> Source:
@@ -94,12 +131,18 @@ def source_of(name: str) -> Source:
     return SOURCES[found.source]
 
 
-def load_arrays(name: str, root: str | os.PathLike[str] | None = None, *, progress: Progress | None = None) -> Arrays:
-    """The data set of a stream, read once per process and data root."""
-    source = source_of(name)
+def load_arrays(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    *,
+    size: int | None = None,
+    progress: Progress | None = None,
+) -> Arrays:
+    """The data set of a stream, read once per process, data root and size of images."""
+    source = _sized(name, size)
     folder = Path() if source.embedded else data_root(root).absolute()
     with _reading:
-        key = source.name, folder
+        key = source.name, folder, size
         if key not in _read:
             try:
                 _read[key] = source.read(folder, progress)
@@ -113,21 +156,29 @@ def build(
     arrays: Arrays,
     *,
     seed: int = 0,
+    scenario: StreamScenario = "default",
     class_order: ClassOrder = "default",
     part: Part = "continual",
     tasks: int | None = None,
+    boundaries: Boundaries = "told",
 ) -> Stream:
-    """The stream `name` over `arrays`: the first `tasks` tasks of one part."""
+    """The stream `name` over `arrays`: the first `tasks` tasks of one part; the arguments are those of `load`."""
     e = entry(name)
+    kind = _scenario(name, scenario)
     first, count = _range(name, part)
     if tasks is not None and not 1 <= tasks <= count:
         raise ConfigError(f"tasks is {tasks}; the {part} part of {name} has {count}, so take 1 to {count}")
     count = tasks or count
-    order = _order(e, class_order)
-    if not e.classes_per_task:  # every task has all classes: a class order has no effect
-        return permuted(arrays, tasks=count, train=e.train, test=e.test, seed=seed, name=name, first_task=first)
-    whole = split(arrays, classes_per_task=e.classes_per_task, order=order, seed=seed, name=name)
-    return assemble(name, "task", seed, whole.arrays, whole.tasks[first : first + count])
+    order = _order(e, class_order, seed)
+    if e.classes_per_task:
+        sizes = [e.first_classes or e.classes_per_task, *[e.classes_per_task] * (e.tasks - 1)]
+        whole = split(arrays, classes_per_task=sizes, order=order, seed=seed, name=name)
+        made = assemble(name, kind, seed, whole.arrays, whole.tasks[first : first + count])
+    elif e.by_domain:  # every task has all classes: a class order has no effect
+        made = by_domain(arrays, seed=seed, name=name).first(count)
+    else:
+        made = permuted(arrays, tasks=count, train=e.train, test=e.test, seed=seed, name=name, first_task=first)
+    return replace(made, boundaries=boundaries)
 
 
 def load(
@@ -135,9 +186,12 @@ def load(
     *,
     seed: int = 0,
     root: str | os.PathLike[str] | None = None,
+    scenario: StreamScenario = "default",
     class_order: ClassOrder = "default",
     part: Part = "continual",
     tasks: int | None = None,
+    size: int | None = None,
+    boundaries: Boundaries = "told",
     progress: Progress | None = None,
 ) -> Stream:
     """The stream `name`: its data set is read and its tasks are built.
@@ -146,18 +200,51 @@ def load(
         name: a name of `names()`, or `module:function` or `file.py:function` for a function `(seed: int) -> Stream`.
         seed: decides draws and the order of arrival.
         root: the data root; see `data_root`.
-        class_order: order in which tasks get their classes: "default", "natural" or the seed of another order.
+        scenario: "class" for one head for all classes, on a stream whose tasks have different classes; by default
+            "task" there, and "domain" where all tasks have the same classes.
+        class_order: order in which tasks get their classes: "default", "natural", the seed of another order, or "seed"
+            for an order that differs between seeds.
         part: "continual", "search" or "all" tasks.
         tasks: number of tasks, from the first on; all by default.
+        size: height and width to resize images to, where the data set has image files; by default its entry's.
+        boundaries: whether learners are told where tasks begin: "told", "hidden", or "detect".
         progress: called while images are read.
     """
     if name not in ENTRIES and is_outside(name):
         if class_order != "default" or part == "search":
             raise ConfigError(f"class_order and part are for streams of the catalog; {name} has neither")
-        return load_outside(name, seed=seed, tasks=tasks)
+        if scenario != "default" or size is not None:
+            raise ConfigError(f"the function of {name} decides scenario and size of its stream; leave them out")
+        made = load_outside(name, seed=seed, tasks=tasks)
+        return made if boundaries == "told" else replace(made, boundaries=boundaries)
     _range(name, part)  # check the arguments before reading a data set
-    arrays = load_arrays(name, root, progress=progress)
-    return build(name, arrays, seed=seed, class_order=class_order, part=part, tasks=tasks)
+    _scenario(name, scenario)
+    arrays = load_arrays(name, root, size=size, progress=progress)
+    kind, order = scenario, class_order
+    return build(
+        name, arrays, seed=seed, scenario=kind, class_order=order, part=part, tasks=tasks, boundaries=boundaries
+    )
+
+
+def _scenario(name: str, scenario: StreamScenario) -> Scenario:
+    """The scenario of a stream; ConfigError unless the stream can have it."""
+    possible = entry(name).scenarios
+    if scenario == "default":
+        return possible[0]
+    if scenario not in possible:
+        differ = "their classes" if "class" in possible else "their inputs, and all have the same classes"
+        raise ConfigError(f"scenario is {scenario!r}; tasks of {name} differ in {differ}: take {' or '.join(possible)}")
+    return scenario
+
+
+def _sized(name: str, size: int | None) -> Source:
+    """The data set of a stream, to be read at this size."""
+    source = source_of(name)
+    if size is None:
+        return source
+    if not isinstance(source, Resizable):
+        raise ConfigError(f"size is {size}; the images of {name} are read at the size that they have, so leave it out")
+    return source.at(size)
 
 
 def _range(name: str, part: str) -> tuple[int, int]:
@@ -171,11 +258,13 @@ def _range(name: str, part: str) -> tuple[int, int]:
     return ranges[part]
 
 
-def _order(e: Entry, class_order: ClassOrder) -> int | Literal["natural"]:
+def _order(e: Entry, class_order: ClassOrder, seed: int) -> int | Literal["natural"]:
     if class_order == "default":
         return e.class_order
+    if class_order == "seed":
+        return seed
     if class_order == "natural":
         return "natural"
     if isinstance(class_order, int) and not isinstance(class_order, bool) and 0 <= class_order < 2**32:
         return class_order
-    raise ConfigError(f"class_order is {class_order!r}; it must be default, natural, or a seed of at least 0")
+    raise ConfigError(f"class_order is {class_order!r}; it must be default, natural, seed, or a seed of at least 0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -36,17 +36,19 @@ def from_arrays(
     Args:
         tasks: one group per task; inputs are uint8 images [N, H, W], [N, H, W, C] or [N, C, H, W], or float features
             [N, F]; labels are integers or strings.
-        scenario: "task": each task has a head for its own classes; "domain": all tasks share one head.
+        scenario: "task": each task has a head for its own classes; "domain": all tasks have the same classes and share
+            one head; "class": one head for all classes, numbered in the order in which tasks bring them.
         names: names of the tasks; by default task-1, task-2, ...
-        classes: all possible labels in the order of the head; by default those of the training data, sorted.
+        classes: all possible labels in the order of the head; by default those of the training data, sorted. In
+            scenario class, the order among the classes that come with the same task.
         layout: layout of images with four dimensions; "auto" takes the dimension of size 1, 3 or 4 for the channels.
         pixel_max: largest pixel value; pixels are divided by it.
         shuffle: False: samples arrive in the order of the arrays.
         seed: decides the order of arrival.
         name: name of the stream.
     """
-    if scenario not in ("task", "domain"):
-        raise StreamError(f"scenario is {scenario!r}; it must be 'task' or 'domain'")
+    if scenario not in get_args(Scenario):
+        raise StreamError(f"scenario is {scenario!r}; it must be 'task', 'domain' or 'class'")
     called = [f"task-{k + 1}" for k in range(len(tasks))] if names is None else list(names)
     if not tasks or len(called) != len(tasks):
         raise StreamError(f"there are {len(tasks)} tasks and {len(called)} names; there must be as many, at least one")

@@ -46,7 +46,8 @@ def from_dataset(
         tasks: pairs of training and test data sets, or one training data set.
         test: the test data set that belongs to the one training data set.
         classes_per_task: number of classes per task if one data set is split; it must divide the number of classes.
-        scenario: "task": each task has a head for its own classes; "domain": all tasks share one head.
+        scenario: "task": each task has a head for its own classes; "domain": all tasks share one head; "class": one
+            head for all classes, numbered in the order in which tasks bring them.
         names: names of the tasks, for pairs; by default task-1, task-2, ...
         image: field of a dict that holds the image; by default "image", "img", "x" or "pixel_values".
         label: field of a dict that holds the label; by default "label", "labels", "fine_label" or "y".
@@ -60,8 +61,8 @@ def from_dataset(
         raise StreamError("give pairs of data sets [(train, test), ...], or one pair: from_dataset(train, test)")
     if (test is not None) != (classes_per_task is not None):
         raise StreamError("classes_per_task splits the classes of one training and one test data set; give all or none")
-    if classes_per_task is not None and scenario != "task":
-        raise StreamError(f"scenario is {scenario!r}; tasks of different classes have a head each, scenario 'task'")
+    if classes_per_task is not None and scenario == "domain":
+        raise StreamError(f"scenario is {scenario!r}; tasks of different classes are of scenario 'task' or 'class'")
     groups = []
     for pair in pairs:
         parts = [_read(dataset, image, label, size) for dataset in pair]
@@ -71,7 +72,7 @@ def from_dataset(
     if classes_per_task is None:
         return from_arrays(groups, scenario=scenario, names=names, shuffle=shuffle, **options)
     arrays = from_arrays(groups, **options).arrays
-    return split(arrays, classes_per_task=classes_per_task, seed=seed, name=name)
+    return split(arrays, classes_per_task=classes_per_task, scenario=scenario, seed=seed, name=name)
 
 
 def _read(

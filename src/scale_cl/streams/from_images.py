@@ -102,7 +102,8 @@ def from_folder(
 
     Args:
         path: a folder with one folder per task, which has one folder per class, or train and test folders of these.
-        scenario: "task": each task has a head for its own classes; "domain": all tasks share one head.
+        scenario: "task": each task has a head for its own classes; "domain": all tasks share one head; "class": one
+            head for all classes, numbered in the order in which tasks bring them.
         size: height and width to resize images to; by default all images must have the size of the first.
         channels: 3 for colour, 1 for grey.
         held_out: fraction of each class that is held out for testing if a task has no test folder.

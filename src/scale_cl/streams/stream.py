@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -38,13 +38,18 @@ class TaskInfo:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task: the rows of the arrays that belong to it; `train` is in order of arrival."""
+    """One task: the rows of the arrays that belong to it; `train` is in order of arrival.
+
+    In a blurred stream `train` has the samples that arrive in the stage of this task, whatever their task; `test` has
+    the samples of the task itself.
+    """
 
     name: str
-    classes: tuple[str, ...]  # names of the head's outputs, in order
+    classes: tuple[str, ...]  # names of the head's outputs, in order; scenario class: of all tasks so far
     train: Tensor  # [n] int64
     test: Tensor  # [m] int64
     permutation: Tensor | None = None  # [F] int64: pixel i of the task is pixel permutation[i] of the image
+    origin: Tensor | None = None  # [n] int64: number of the task of each training sample; None: all are of this task
 
     @property
     def info(self) -> TaskInfo:
@@ -57,8 +62,10 @@ class Task:
 
     def to(self, device: torch.device) -> Task:
         """The same task with its indices on `device`."""
-        moved = None if self.permutation is None else self.permutation.to(device)
-        return replace(self, train=self.train.to(device), test=self.test.to(device), permutation=moved)
+        permutation, origin = (None if t is None else t.to(device) for t in (self.permutation, self.origin))
+        return replace(
+            self, train=self.train.to(device), test=self.test.to(device), permutation=permutation, origin=origin
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +78,7 @@ class Arrays:
     y_test: Tensor  # [M] int64
     class_names: tuple[str, ...]
     pixel_max: float | None
+    domains: Tensor | None = None  # [N] int64: domain of each training row, such as a session, if there are any
     _copies: dict[torch.device, Arrays] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +87,8 @@ class Arrays:
         _check_inputs(self.x_train, self.x_test, self.pixel_max)
         for part, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             _check_labels(part, x, y, len(self.class_names))
+        if self.domains is not None and self.domains.shape != self.y_train.shape:
+            raise StreamError(f"domains have shape {list(self.domains.shape)}; give one per training row")
         if len(set(self.class_names)) != len(self.class_names):
             raise StreamError("class names must differ from one another")
         self._copies[self.x_train.device] = self
@@ -106,8 +116,8 @@ class Arrays:
         return f"Arrays({counts} of {_size(self.x_train)}, {len(self.class_names)} classes, on {self.device})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        values = (self.x_train, self.y_train, self.x_test, self.y_test, self.class_names, self.pixel_max)
-        return Arrays, values  # without the copies on other devices
+        inputs = (self.x_train, self.y_train, self.x_test, self.y_test)
+        return Arrays, (*inputs, self.class_names, self.pixel_max, self.domains)  # without the copies on other devices
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +133,18 @@ class Stream:
     test_labels: Tensor  # [M] int64
     boundaries: Boundaries = "told"
 
+    def __post_init__(self) -> None:
+        if self.boundaries not in get_args(Boundaries):
+            raise StreamError(f"boundaries is {self.boundaries!r}; it must be told, hidden or detect")
+        if self.boundaries == "hidden" and self.scenario == "task":
+            raise StreamError(
+                f"hidden boundaries leave open which head a sample of {self.name} is for: "
+                "scenario class or domain has one head for all tasks"
+            )
+
     @property
     def spec(self) -> InputSpec:
-        """Shape, pixel range and scenario of the inputs."""
+        """Shape, pixel range, scenario and boundaries: what a learner is made for."""
         shape = tuple(self.arrays.x_train.shape[1:])
         return InputSpec(shape, self.arrays.pixel_max, self.scenario, self.boundaries != "hidden")
 
@@ -134,10 +153,27 @@ class Stream:
         """The device of the data."""
         return self.arrays.device
 
-    def train_data(self, k: int) -> tuple[Tensor, Tensor]:
-        """All training inputs and head labels of task `k`, in order of arrival."""
+    @property
+    def permutations(self) -> Tensor | None:
+        """The pixel permutation of each task [T, F]; None if no task has one."""
+        if all(task.permutation is None for task in self.tasks):
+            return None
+        same = torch.arange(self.arrays.x_train[0].numel(), device=self.device)
+        return torch.stack([same if task.permutation is None else task.permutation for task in self.tasks])
+
+    def origin(self, k: int) -> Tensor:
+        """The number of the task that each training sample of stage `k` belongs to [n]: `k`, unless it is blurred."""
         task = self.tasks[k]
-        return _permuted(self.arrays.x_train[task.train], task.permutation), self.train_labels[task.train]
+        return torch.full_like(task.train, k) if task.origin is None else task.origin
+
+    def train_data(self, k: int) -> tuple[Tensor, Tensor]:
+        """All training inputs and head labels of stage `k`, in order of arrival; a stage is one task unless blurred."""
+        task = self.tasks[k]
+        x, y = self.arrays.x_train[task.train], self.train_labels[task.train]
+        permutations = None if task.origin is None else self.permutations
+        if permutations is None:
+            return _permuted(x, task.permutation), y
+        return x.flatten(1).gather(1, permutations[task.origin]).view_as(x), y
 
     def test_data(self, k: int) -> tuple[Tensor, Tensor]:
         """All test inputs and head labels of task `k`."""
@@ -161,6 +197,8 @@ class Stream:
 
     def first(self, n: int) -> Stream:
         """A stream of the first `n` tasks."""
+        if any(task.origin is not None for task in self.tasks):
+            raise StreamError(f"the tasks of {self.name} are blurred: take the first {n} before blurring them")
         if not 1 <= n <= len(self.tasks):
             raise StreamError(f"{self.name} has {len(self.tasks)} tasks; the first {n} of them were asked for")
         return replace(self, tasks=self.tasks[:n])

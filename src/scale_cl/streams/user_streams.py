@@ -135,7 +135,7 @@ def load_outside(name: str, *, seed: int = 0, tasks: int | None = None) -> Strea
         raise StreamError(f"stream {name!r} returned a {type(made).__name__}; it must return a scale_cl.Stream")
     if tasks is not None and not 1 <= tasks <= len(made):
         raise ConfigError(f"tasks is {tasks}; {name} has {len(made)}, so take 1 to {len(made)}")
-    return replace(made, name=name, seed=seed, tasks=made.tasks[:tasks])
+    return replace(made if tasks is None else made.first(tasks), name=name, seed=seed)
 
 
 @functools.lru_cache(maxsize=32)

@@ -259,6 +259,8 @@ def fingerprint(stream: Stream) -> str:
         sums.update(json.dumps([task.name, list(task.classes)]).encode())
         for part in (task.train, task.test, task.permutation, stream.train_labels[task.train]):
             sums.update(b"-" if part is None else part.cpu().numpy().tobytes())
+        if task.origin is not None:
+            sums.update(task.origin.cpu().numpy().tobytes())
         if k == 0:  # of the pixels only a sample, as all of them may be gigabytes
             sums.update(stream.arrays.x_train[task.train[:100]].cpu().numpy().tobytes())
     return sums.hexdigest()

@@ -21,6 +21,7 @@ from scale_cl.learners.presets import DEFAULT_PRESET, check_preset
 from scale_cl.nets.custom_backbone import BACKBONES
 from scale_cl.plugins import is_reference
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
+from scale_cl.streams import Scenario
 from scale_cl.streams import catalog as streams
 from scale_cl.streams.user_streams import OUTSIDE, UserStream, find_outside, is_own, own_name
 
@@ -39,19 +40,42 @@ class StreamSettings(Settings):
         "name of the stream, see `scale-cl list streams`; or folder:PATH, csv:FILE, module:function, file.py:function",
     )
     tasks: int | None = setting(None, "number of tasks from the first on; none for all", low=1)
-    class_order: int | Literal["default", "natural"] = setting(
+    class_order: int | Literal["default", "natural", "seed"] = setting(
         "default",
-        "order in which tasks get their classes: default (the stream's own), natural, or the seed of another",
+        "order in which tasks get their classes: default (the stream's own), natural, the seed of another, "
+        "or seed: another for each seed of the run",
         low=0,
         high=2**32 - 1,
     )
     part: Literal["continual", "search", "all"] = setting(
         "continual", "which tasks: the continual run's, the first three kept for search, or all"
     )
-    scenario: Literal["task", "domain"] = setting(
-        "task", "own images: a head for each task's own classes (task), or one head for all tasks (domain)"
+    scenario: Literal["default", "task", "domain", "class"] = setting(
+        "default",
+        "a head for each task's own classes (task), one head for classes that all tasks have (domain), or one head for "
+        "all classes so far (class); default: domain if the tasks of a named stream have the same classes, else task",
     )
-    size: int | None = setting(None, "own images: height and width to resize to; none: all have the same", low=1)
+    boundaries: Literal["told", "hidden", "detect"] = setting(
+        "told", "whether the learner is told where tasks begin and end, is not told, or a detector finds out"
+    )
+    train_share: float = setting(
+        1.0, "share of each class's training samples per task that is used, drawn by the seed", above=0, high=1
+    )
+    schedule: Literal["steps", "gaussian"] = setting(
+        "steps", "how tasks follow each other: one after another, or each around its own time (gaussian)"
+    )
+    blur: float = setting(
+        0.0, "with schedule steps: share of the samples of a task that arrive during other tasks", low=0, high=1
+    )
+    width: float = setting(
+        0.5, "with schedule gaussian: standard deviation of the time of arrival, in units of tasks", above=0
+    )
+    size: int | None = setting(
+        None,
+        "own images, and named streams of image files: height and width to resize to; none: own images have one size, "
+        "those of a named stream get its own",
+        low=1,
+    )
     channels: int = setting(3, "own images: 3 for colour, 1 for grey", choices=(1, 3))
     held_out: float = setting(
         0.2, "own images: share of each class that is kept for testing, if no split is given", above=0, below=1
@@ -72,7 +96,8 @@ class StreamSettings(Settings):
         if self.class_order != "default" or self.part == "search":
             unknown = "stream.class_order and stream.part are of the catalog's streams"
             raise ConfigError(f"{unknown}; {self.name} has neither")
-        return UserStream(self.name, self.scenario, self.size, self.channels, self.held_out)
+        scenario: Scenario = "task" if self.scenario == "default" else self.scenario
+        return UserStream(self.name, scenario, self.size, self.channels, self.held_out)
 
 
 @dataclass(frozen=True)
@@ -141,7 +166,8 @@ class Config:
         whole = isinstance(content, dict) and all(isinstance(content.get(section), dict) for section in SECTIONS)
         if not whole:
             raise CheckpointError(f"{path} is damaged: its config does not have the sections {', '.join(SECTIONS)}")
-        options = {f"{section}.{k}": v for section in SECTIONS for k, v in content[section].items()}
+        recorded = {**content, "stream": _recorded_stream(content["stream"])}
+        options = {f"{section}.{k}": v for section in SECTIONS for k, v in recorded[section].items()}
         return resolve(options=options, preset=preset)
 
     def as_dict(self) -> dict[str, Any]:
@@ -288,10 +314,17 @@ def read_config_file(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]
         raise ConfigError(f"{path}: expected the sections {', '.join(SECTIONS)}, found {type(content).__name__}")
     if "schema" in content and isinstance(content.get("config"), dict):
         content = {**content["config"], "preset": content.get("preset")}  # the result of an earlier run
+        if isinstance(content.get("stream"), dict):
+            content["stream"] = _recorded_stream(content["stream"])
     preset = content.pop("preset", None)
     if not isinstance(preset, str | None):
         raise ConfigError(f"{path}: 'preset' must be a name, found {type(preset).__name__}")
     return {section: _section(path, content, section) for section in SECTIONS}, preset
+
+
+def _recorded_stream(values: dict[str, Any]) -> dict[str, Any]:
+    """The stream's section of an earlier run; the default scenario was called "task", for domain streams as well."""
+    return {**values, "scenario": "default"} if values.get("scenario") == "task" else values
 
 
 def _section(path: Path, content: dict[Any, Any], section: str) -> dict[str, Any]:

@@ -115,10 +115,9 @@ class JointRun(LearnerRun):
         """Number the samples of all tasks."""
         super().__init__(learner, stream)
         tasks = self.stream.tasks
-        sizes = torch.tensor([len(task.train) for task in tasks])
         self._rows = torch.cat([task.train for task in tasks])  # [N] rows of the arrays
-        self._task = torch.arange(len(tasks)).repeat_interleave(sizes).to(self._rows.device)  # [N]
-        self._permutations = _permutations(self.stream)
+        self._task = torch.cat([self.stream.origin(k) for k in range(len(tasks))])  # [N]
+        self._permutations = self.stream.permutations
         self._order = self._rows
         self._epoch = -1
 
@@ -153,14 +152,6 @@ class JointRun(LearnerRun):
 def learner_run(learner: Learner, stream: Stream) -> LearnerRun:
     """The run of a learner in the order of samples that it declares."""
     return (JointRun if learner.order == "shuffled" else LearnerRun)(learner, stream)
-
-
-def _permutations(stream: Stream) -> Tensor | None:
-    """The pixel permutation of each task [T, F], if any task has one."""
-    if all(task.permutation is None for task in stream.tasks):
-        return None
-    same = torch.arange(stream.arrays.x_train[0].numel(), device=stream.device)
-    return torch.stack([same if task.permutation is None else task.permutation for task in stream.tasks])
 
 
 # ---- evaluation ------------------------------------------------------------------------------------------------------

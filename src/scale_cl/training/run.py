@@ -103,8 +103,23 @@ def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
     """The stream of one seed; the arrays behind it are read once per process."""
     c, own = config.stream, config.own_data
     if own is not None:
-        return load_own(own, seed=seed, tasks=c.tasks)
-    return streams.load(c.name, seed=seed, root=root, class_order=c.class_order, part=c.part, tasks=c.tasks)
+        made = load_own(own, seed=seed, tasks=c.tasks)
+    else:
+        made = streams.load(
+            c.name,
+            seed=seed,
+            root=root,
+            scenario=c.scenario,
+            class_order=c.class_order,
+            part=c.part,
+            tasks=c.tasks,
+            size=c.size,
+        )
+    if c.train_share < 1:
+        made = streams.thinned(made, c.train_share)
+    if c.blur or c.schedule == "gaussian":
+        made = streams.blurred(made, share=c.blur, schedule=c.schedule, width=c.width)
+    return made if c.boundaries == "told" else replace(made, boundaries=c.boundaries)
 
 
 def build_learner(config: Config, stream: Stream, seed: int, device: torch.device) -> Learner:

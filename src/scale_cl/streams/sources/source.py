@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from scale_cl.errors import DataError
 from scale_cl.streams.stream import Arrays
@@ -74,6 +74,14 @@ class Source(Protocol):
 
     def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
         """One finding per file: whether it is there, complete and the published one."""
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A data set of image files, which can be read at any size."""
+
+    def at(self, size: int) -> Source:
+        """The same data set, with images resized to `size`."""
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:

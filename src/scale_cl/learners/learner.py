@@ -82,9 +82,9 @@ class Learner:
         self.engine.ready()
 
     @classmethod
-    def check_applies(cls, spec: InputSpec) -> None:
-        """ConfigError if the method does not apply to such a stream, with what would."""
-        name = cls.name or cls.__name__.lower()
+    def check_applies(cls, spec: InputSpec, name: str = "") -> None:
+        """ConfigError if the method, called `name`, does not apply to such a stream, with what would."""
+        name = name or cls.name or cls.__name__.lower()
         if spec.scenario not in cls.scenarios:
             allowed = " or ".join(cls.scenarios)
             raise ConfigError(f"{name} does not apply to scenario {spec.scenario}; it takes scenario {allowed}")

@@ -20,7 +20,7 @@ PRESET_NAMES: tuple[str, ...] = get_args(PresetName)
 DEFAULT_PRESET: PresetName = "ours"
 USER_IMAGES = ("folder:", "csv:")  # how streams of the user's own images are named
 USER_FEATURES = "features:"  # the user's own feature vectors or grey images, in an estimator
-_PERMUTED = ("pmnist", "digits", USER_FEATURES)
+_PERMUTED = ("pmnist", "digits", "split-digits", USER_FEATURES)
 Values = Mapping[str, Any]
 
 
@@ -29,7 +29,7 @@ class Preset:
     """Settings of one learner by stream; the later of these wins where several apply."""
 
     everywhere: Values = field(default_factory=dict)
-    permuted: Values = field(default_factory=dict)  # pmnist and digits
+    permuted: Values = field(default_factory=dict)  # pmnist and digits: small grey images
     user_images: Values = field(default_factory=dict)  # of any size, perhaps few
     streams: Mapping[str, Values] = field(default_factory=dict)  # by name
 
@@ -47,7 +47,7 @@ WITHOUT_BOUNDARIES: Values = {"memory": 500, "memory_budget": "total", "memory_p
 """On a stream without boundaries, for every learner that has such settings: one memory for the whole stream."""
 _SCALE_RATES = {"inner_lr": 0.1, "outer_lr": 0.01}  # on permuted streams
 # The paper's inner rate for permuted streams is the best for digits, but lets SCALE diverge on split MNIST.
-_SCALE_STREAMS = {USER_FEATURES: {"inner_lr": 0.03}}
+_SCALE_STREAMS = {USER_FEATURES: {"inner_lr": 0.03}, "split-digits": {"inner_lr": 0.03}}
 _AS_PRINTED = {"memory_policy": "ring", "norm_on_memory": False}
 _CTN_RATES = {"inner_lr": 0.03, "outer_lr": 0.1}
 _BOTH = {  # learners to which nothing of ours was added

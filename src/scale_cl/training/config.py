@@ -21,7 +21,7 @@ from scale_cl.learners.presets import DEFAULT_PRESET, check_preset
 from scale_cl.nets.custom_backbone import BACKBONES
 from scale_cl.plugins import is_reference
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
-from scale_cl.streams import Scenario
+from scale_cl.streams import InputSpec, Scenario
 from scale_cl.streams import catalog as streams
 from scale_cl.streams.user_streams import OUTSIDE, UserStream, find_outside, is_own, own_name
 
@@ -218,8 +218,10 @@ def resolve(
     if typed & {"backbone", "learner.backbone"}:
         BACKBONES.give(str(given["learner.backbone"]))
     _point_out_section(kind, given)
+    _check_applies(name, stream_settings)
+    boundaries = stream_settings.boundaries != "hidden"
     learner_values = {
-        **learners.preset_settings(name, stream_settings.name, preset),
+        **learners.preset_settings(name, stream_settings.name, preset, boundaries=boundaries),
         **from_file["learner"],
         **_texts_read(kind, given, "learner"),
     }
@@ -231,6 +233,21 @@ def resolve(
         run=build(RunSettings, run_values, section="run"),
         preset=preset,
     )
+
+
+def _check_applies(learner: str, stream: StreamSettings) -> None:
+    """Raise ConfigError if the learner does not apply to the stream, before any data is read."""
+    kind = learners.entry(learner).kind
+    scenario: Scenario = stream.scenario if stream.scenario != "default" else "task"
+    if stream.scenario == "default" and stream.name in streams.ENTRIES:
+        scenario = streams.ENTRIES[stream.name].scenarios[0]
+    kind.check_applies(InputSpec((1,), None, scenario, stream.boundaries != "hidden"), name=learner)
+    blurred = stream.blur > 0 or stream.schedule != "steps"
+    if blurred and scenario == "class" and stream.boundaries == "told" and kind.traits.task_specific_parameters:
+        raise ConfigError(
+            f"{learner} has parameters per task, and the tasks of a blurred stream share classes; take "
+            "stream.boundaries=hidden, or a learner with one head for all classes"
+        )
 
 
 def require_known(what: str, name: str, known: list[str]) -> None:

@@ -12,8 +12,8 @@ from scale_cl.learners import registry
 def test_every_learner_has_a_line_with_its_ticks_and_its_size() -> None:
     lines = {line.split()[0]: line.split() for line in property_lines() if line}
     assert all(name in lines for name in registry.names())
-    assert lines["scale"] == ["scale", "yes", "yes", "yes", "yes", "-", "353,052", "+273", "1,140,891", "+1,030"]
-    assert lines["acl"][1:6] == ["-", "yes", "yes", "-", "yes"]
+    assert lines["scale"] == ["scale", "all", "-", *("yes",) * 4, "-", "353,052", "+273", "1,140,891", "+1,030"]
+    assert lines["acl"][1:8] == ["all", "needed", "-", "yes", "yes", "-", "yes"]
 
 
 def test_columns_stand_under_their_titles() -> None:

@@ -23,7 +23,9 @@ _TITLES = {
     "history_in_training": "history",
     "history_in_testing": "at test",
 }
+_APPLIES = ("scenarios", "boundaries")
 _MEANING = (
+    "scenarios: of streams that it applies to (task, domain, class); boundaries: needed if it must be told where tasks begin and end;",
     "memory: stores samples; task-specific: has parameters of a single task, besides its head;",
     "task id: needs the task to predict; history: stores earlier parameters, gradients or logits for training;",
     "at test: stores earlier parameters for prediction; parameters: of all networks, also those used in training only.",
@@ -55,7 +57,7 @@ def property_lines() -> list[str]:
     from scale_cl.learners import method_properties, registry
 
     streams = list(method_properties.EXAMPLES)
-    cells = [["learner", *_TITLES.values()]]
+    cells = [["learner", *_APPLIES, *_TITLES.values()]]
     for stream in streams:
         cells[0] += [f"{stream}: parameters", "per task"]
     ticks, missing = [], []
@@ -70,7 +72,12 @@ def property_lines() -> list[str]:
         ticks.append(row := rows[streams.index("scifar100")])
         marks = [("yes" if said else "-") + "*" * (trait in row.differs) for trait, said in asdict(row.traits).items()]
         numbers = [text for row in rows for text in (f"{row.parameters:,}", f"+{row.growth:,}")]
-        cells.append([name, *marks, *numbers])
+        kind = registry.entry(name).kind
+        applies = [
+            "all" if len(kind.scenarios) == 3 else "/".join(kind.scenarios),
+            "needed" if kind.needs_boundaries else "-",
+        ]
+        cells.append([name, *applies, *marks, *numbers])
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(_padded(line, widths)).rstrip() for line in cells]
     differing = [(row.learner, _TITLES[column], why) for row in ticks for column, why in row.differs.items()]
@@ -80,7 +87,7 @@ def property_lines() -> list[str]:
 
 def _padded(line: list[str], widths: list[int]) -> list[str]:
     """Words aligned left, numbers aligned right."""
-    words = 1 + len(_TITLES)
+    words = 1 + len(_APPLIES) + len(_TITLES)
     sides = [str.ljust] * words + [str.rjust] * (len(line) - words)
     return [side(text, width) for side, text, width in zip(sides, line, widths, strict=True)]
 

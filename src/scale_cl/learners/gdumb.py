@@ -55,6 +55,8 @@ class Gdumb(ReplayLearner):
     def task_ended(self, task: int) -> None:
         """Train a new network on what is stored, with a rate that falls along a cosine."""
         c, rows = self.config, self.memory.stored.nonzero().flatten()
+        if len(rows) == 0:
+            return
         size = min(c.size, len(rows))
         self.network.base.set(self.engine.fresh_weights())
         per_pass = len(rows) // size

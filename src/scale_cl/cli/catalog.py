@@ -25,7 +25,8 @@ _TITLES = {
 }
 _APPLIES = ("scenarios", "boundaries")
 _MEANING = (
-    "scenarios: of streams that it applies to (task, domain, class); boundaries: needed if it must be told where tasks begin and end;",
+    "scenarios: of streams that it applies to (task, domain, class);",
+    "boundaries: needed if it must be told where tasks begin and end;",
     "memory: stores samples; task-specific: has parameters of a single task, besides its head;",
     "task id: needs the task to predict; history: stores earlier parameters, gradients or logits for training;",
     "at test: stores earlier parameters for prediction; parameters: of all networks, also those used in training only.",

@@ -59,6 +59,7 @@ class Builder:
         self.host = HostLog()
         self.owned = Owned()
         self.measurements: list[tuple[ReplayMemory, RecordedFunction]] = []  # of batch-norm statistics, at task end
+        self.statistics: Mapping[str, Tensor] = {}  # batch-norm buffers for the prediction that is being made
         self.recorded: list[RecordedFunction] = []
         self.backbone: Backbone = make_backbone(
             config.backbone if backbone is None else backbone,
@@ -156,7 +157,7 @@ class Builder:
             policy: which samples stay.
             budget: what the slots are counted by.
             logits: kinds of logits that are kept with samples, such as "class".
-            measure_norms: measure batch-norm statistics on it when a task ends.
+            measure_norms: measure batch-norm statistics on it when a task ends, and for predictions within a task.
         """
         memory = ReplayMemory(
             slots,
@@ -248,7 +249,8 @@ class Builder:
     def evaluated(self, x: Tensor, task: Tensor) -> Outputs:
         """Outputs of raw samples by the weights that predict, in evaluation mode."""
         assert self.owned.network is not None
-        return self.owned.network.evaluated(x, task, self.average)
+        apart = self.statistics if self.host.ask(lambda: bool(self.statistics)) else {}
+        return self.owned.network.evaluated(x, task, {**self.average, **apart})
 
     def randn(self, like: Tensor) -> Tensor:
         """Standard normal noise of the shape and type of `like`."""

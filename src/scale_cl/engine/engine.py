@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,6 +72,8 @@ class Engine(Builder):
         self.guard: Guard = (HostGuard if self.is_cpu else DeviceGuard)(self.device, self.compute.on_divergence)
         self.step = self.record(self._whole_step)
         self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})
+        self._measurement = self.record(self._measure_apart)
+        self._measured = -1  # after how many steps batch-norm statistics were measured for predictions within a task
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class Engine(Builder):
         self._look_up()
         self._average_takes(head, outputs)
         self.task.fill_(number)
-        self.current = task.name
+        self.current, self._measured = task.name, -1
         shape = TaskShape(number, self.classes[number], len(self.classes))
         for memory in self.owned.memories.values():
             memory.open(number, shape.classes)
@@ -222,25 +225,63 @@ class Engine(Builder):
     def predict(self, x: Tensor, task: str | None = None) -> Tensor:
         """Scores [B, classes of the task], in evaluation mode; the state stays as it is."""
         number = self._number_of(task)
-        check_inputs(x, self.spec)
-        x = x.to(self.device, non_blocking=True)
         self.predicted_task = number
         t = torch.full((), number, dtype=torch.int64, device=self.device)
-        with torch.no_grad(), self.autocast():
-            scores = self._prediction((len(x),), x, t)["scores"]
-        return scores[:, : self.classes[number]].float()
+        return self._scores(x, t)[:, : self.classes[number]].float()
+
+    def predict_mixed(self, x: Tensor, task: Tensor) -> Tensor:
+        """Scores [B, classes of the widest head] of samples of several tasks, whose numbers [B] are given.
+
+        Without `predicted_task`, so only for methods whose `scores` does not ask for it. -inf where a task has fewer
+        classes.
+        """
+        return self._scores(x, task.to(self.device, non_blocking=True)).float()
+
+    def _scores(self, x: Tensor, task: Tensor) -> Tensor:
+        """Scores of samples of one task, [], or of a task each, [B]."""
+        check_inputs(x, self.spec)
+        x = x.to(self.device, non_blocking=True)
+        with torch.no_grad(), self.autocast(), self._statistics_in_use():
+            return self._prediction((len(x), task.dim()), x, task)["scores"]
 
     def features(self, x: Tensor, task: str | None = None) -> Tensor:
         """Features [B, width] that the task's head sees, in evaluation mode."""
         number = self._number_of(task)
         check_inputs(x, self.spec)
         x = x.to(self.device)
-        return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
+        with self._statistics_in_use():
+            return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
         assert self.owned.network is not None
-        return self.owned.network.predicting(self.average)
+        with self._statistics_in_use():
+            return self.owned.network.predicting({**self.average, **self.statistics})
+
+    @contextmanager
+    def _statistics_in_use(self) -> Iterator[None]:
+        """Within the context, `evaluated` uses the batch-norm statistics of predictions.
+
+        While a task is open, the running statistics follow single batches. A method that measures them on its memory
+        when a task ends has them measured for a prediction too, once per step, into tensors of their own.
+        """
+        network = self.owned.network
+        assert network is not None
+        count = network.measurable(self.measurements[-1][0]) if self.measurements and self.current is not None else 0
+        if count and self._measured != self.steps:
+            with self.autocast():
+                self._measurement((count,), torch.arange(count, device=self.device))
+            self._measured = self.steps
+        self.statistics = network.statistics_apart if count else {}
+        try:
+            yield
+        finally:
+            self.statistics = {}
+
+    def _measure_apart(self, order: Tensor) -> dict[str, Tensor]:
+        assert self.owned.network is not None
+        self.owned.network.measure_apart(self.measurements[-1][0], self.average, order)
+        return {}
 
     def _number_of(self, task: str | None) -> int:
         seen = ", ".join(map(repr, self.numbers)) or "none"
@@ -302,7 +343,7 @@ class Engine(Builder):
             self.owned.grow(number, int(classes), generator=self.weights_rng)
         self.owned.load_modules(tensors, meta["shapes"])
         self.owned.average = None
-        self.current, self.steps = meta["current"], int(meta["steps"])
+        self.current, self.steps, self._measured = meta["current"], int(meta["steps"]), -1
         if self.current is not None:
             self.task.fill_(self.open_task)
             self.owned.grow(self.open_task, self.classes[self.open_task], generator=self.weights_rng)

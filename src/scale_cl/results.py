@@ -33,8 +33,8 @@ MEASURE_NAMES = {  # as people write them
     **{measure: measure.upper() for measure in (*MEASURES, "aaa")},
     "wc_acc": "WC-ACC",
     "min_acc": "min-ACC",
-    "stability_gap": "stability gap",
-    "prequential_acc": "prequential",
+    "stability_gap": "Stability gap",
+    "prequential_acc": "Prequential",
 }
 _LARGEST = 1 << 30  # bytes
 

@@ -36,6 +36,7 @@ class Restored:
     steps: int  # done so far
     matrix: list[list[float | None]]  # accuracies so far
     evaluations: tuple[Evaluation, ...] = ()  # within tasks, so far
+    prequential: float | None = None  # accuracy so far on batches before they were learnt, if it is measured
 
 
 @dataclass(frozen=True)

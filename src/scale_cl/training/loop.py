@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from scale_cl import metrics
 from scale_cl.errors import ConfigError, StreamError
 from scale_cl.learners import Learner
 from scale_cl.metrics import Evaluation
@@ -122,7 +123,8 @@ def train_many(
     for run in runs:
         if run.steps:
             matrix = [list(row) for row in run.matrix]
-            tell(Restored(run.stream.seed, run.steps, matrix, tuple(run.evaluations)))
+            measured = tuple(run.evaluations), metrics.prequential(run.predictions)
+            tell(Restored(run.stream.seed, run.steps, matrix, *measured))
     skipped = _SkippedSteps(runs)
     wanted = _Monitors(loss_every, evaluate_every, evaluate_samples, prequential)
     with (

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 Matrix = Sequence[Sequence[float | None]]
-WINDOW = 100  # steps of the sliding window of prequential accuracy
+WINDOW = 50  # steps of the sliding window of prequential accuracy
 
 
 class Evaluation(NamedTuple):

@@ -17,6 +17,7 @@ from scale_cl.reports.table import mean_text, number
 from scale_cl.results import SeedResult
 
 COLOURS = 10
+_DENSE = (0, 1, 3, 4)  # dashes that suit curves of many points: dots do not
 Kind = Literal["lines", "curves", "points"]
 
 
@@ -128,7 +129,7 @@ def accuracy_at_any_time(section: Section) -> Chart | None:
         return {step: statistics.fmean(row) for step, row in seed.evaluations}
 
     title, label = "Accuracy at any time", "accuracy on tasks begun, %"
-    return _over_steps("anytime", title, label, section, curve, "Mean over all points of a curve: AAA.")
+    return _over_steps("anytime", title, label, section, curve, "The mean of a curve is AAA.")
 
 
 def accuracy_on_earlier_tasks(section: Section) -> Chart | None:
@@ -139,8 +140,8 @@ def accuracy_on_earlier_tasks(section: Section) -> Chart | None:
         ended = {step: row[: len(row) - (step not in ends)] for step, row in seed.evaluations if ends}
         return {step: statistics.fmean(row) for step, row in ended.items() if row}
 
-    title, label = "Accuracy on earlier tasks", "accuracy on tasks that ended, %"
-    note = "A drop after a vertical line and the recovery from it are the stability gap."
+    title, label = "Accuracy on earlier tasks", "earlier tasks' accuracy, %"
+    note = "A drop after a boundary, and the recovery from it, is the stability gap."
     return _over_steps("earlier", title, label, section, curve, note)
 
 
@@ -181,8 +182,11 @@ def _over_steps(
     chart = _chart(key, title, "steps", y_label, drawn, (), kind="curves", note=note)
     if chart is None:
         return None
-    series = tuple(replace(one, dash=at) for at, one in enumerate(chart.series))
-    return replace(chart, series=series, boundaries=tuple(map(float, ends.pop())) if len(ends) == 1 else ())
+    series = tuple(replace(one, dash=_DENSE[at % len(_DENSE)]) for at, one in enumerate(chart.series))
+    if len(ends) != 1:  # none are known, or rows differ in them
+        return replace(chart, series=series)
+    note += " Vertical lines are task boundaries."
+    return replace(chart, series=series, note=note, boundaries=tuple(map(float, ends.pop())))
 
 
 def accuracy_against_memory(section: Section) -> Chart | None:

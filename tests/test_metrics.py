@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale_cl import metrics
+from scale_cl.metrics import Evaluation, Predictions
 
 # After task 1: 90. After task 2: 80, 70. After task 3: 60, 75, 50.
 THREE_TASKS: metrics.Matrix = [[90.0, None, None], [80.0, 70.0, None], [60.0, 75.0, 50.0]]
@@ -78,3 +79,60 @@ def test_forgetting_is_at_least_what_was_lost_since_learning(matrix: list[list[f
     assert fm is not None
     assert bwt is not None
     assert fm >= -bwt - 1e-9
+
+
+# ---- at any time -----------------------------------------------------------------------------------------------------
+# Task 1 rises to 90. In task 2 it falls to 40 and recovers to 80; in task 3 to 50, then 70. Task 2 reaches 60, falls to
+# 50 and ends at 66. Task 3 ends at 80.
+EVALUATIONS = [
+    Evaluation(5, (70.0,)),
+    Evaluation(10, (90.0,)),
+    Evaluation(15, (40.0, 50.0)),
+    Evaluation(20, (80.0, 60.0)),
+    Evaluation(25, (60.0, 50.0, 40.0)),
+    Evaluation(28, (50.0, 62.0, 68.0)),
+    Evaluation(30, (70.0, 66.0, 80.0)),
+]
+
+
+def test_aaa_is_the_mean_over_evaluations_of_the_mean_over_tasks_begun() -> None:
+    assert metrics.aaa(EVALUATIONS) == pytest.approx((70 + 90 + 45 + 70 + 50 + 60 + 72) / 7)
+
+
+def test_min_acc_is_the_mean_of_the_lowest_accuracies_since_the_next_task_began() -> None:
+    assert metrics.min_acc(EVALUATIONS) == pytest.approx((40 + 50) / 2)
+
+
+def test_wc_acc_weighs_the_last_task_as_it_is_and_the_others_at_their_lowest() -> None:
+    assert metrics.wc_acc(EVALUATIONS) == pytest.approx((80 + 40 + 50) / 3)
+
+
+def test_the_stability_gap_is_the_mean_drop_of_the_earlier_tasks_within_a_task() -> None:
+    # In task 2 from 90 to 40; in task 3 the mean of the two falls from 70 to 55.
+    assert metrics.stability_gap(EVALUATIONS) == pytest.approx((50 + 15) / 2)
+    rising = [Evaluation(1, (50.0,)), Evaluation(2, (60.0, 50.0))]
+    assert metrics.stability_gap(rising) == -10.0
+
+
+def test_one_task_has_a_worst_case_and_nothing_that_could_drop() -> None:
+    one = EVALUATIONS[:2]
+    assert (metrics.aaa(one), metrics.wc_acc(one)) == (80.0, 90.0)
+    assert (metrics.min_acc(one), metrics.stability_gap(one)) == (None, None)
+
+
+def test_without_evaluations_or_with_all_tasks_at_once_only_what_is_defined_has_a_value() -> None:
+    measures = metrics.aaa, metrics.wc_acc, metrics.min_acc, metrics.stability_gap
+    assert [measure([]) for measure in measures] == [None] * 4
+    joint = [Evaluation(5, (40.0, 60.0)), Evaluation(10, (70.0, 80.0))]
+    assert [measure(joint) for measure in measures] == [62.5, None, None, None]
+
+
+def test_prequential_accuracy_is_over_all_samples_and_over_a_window_that_slides() -> None:
+    counts = [Predictions(10, 100, 20), Predictions(20, 100, 40), Predictions(30, 100, 90), Predictions(34, 40, 10)]
+    assert metrics.prequential(counts) == pytest.approx(100 * 160 / 340)
+    curve = metrics.prequential_curve(counts, window=20)
+    assert [step for step, _, _ in curve] == [10, 20, 30, 34]
+    assert [so_far for _, so_far, _ in curve] == pytest.approx([20, 30, 50, 100 * 160 / 340])
+    assert [recent for _, _, recent in curve] == pytest.approx([20, 30, 65, 100 * 100 / 140])
+    assert metrics.prequential_curve([Predictions(200, 50, 5)], window=20) == [(200, 10.0, 10.0)]
+    assert metrics.prequential([]) is None

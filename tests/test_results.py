@@ -11,6 +11,7 @@ import pytest
 
 from scale_cl import files, results
 from scale_cl.errors import ResultError
+from scale_cl.metrics import Evaluation, Predictions
 from scale_cl.results import RunResult, SeedResult, StreamTasks
 
 
@@ -219,3 +220,41 @@ def test_a_missing_key_is_damage(tmp_path: Path) -> None:
 def _alter(directory: Path, **changes: Any) -> None:
     path = run_result().write(directory)
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+# ---- what is measured within tasks -----------------------------------------------------------------------------------
+def judged(seed: int = 0) -> SeedResult:
+    evaluations = Evaluation(5, (90.0,)), Evaluation(8, (50.0, 40.0)), Evaluation(10, (80.0, 70.0))
+    return seed_result(seed, evaluations=evaluations, predictions=(Predictions(10, 100, 45 + seed),))
+
+
+def test_evaluations_within_tasks_and_counts_before_learning_are_read_back(tmp_path: Path) -> None:
+    run = RunResult((judged(0), judged(1)))
+    path = run.write(tmp_path)
+    assert results.read(path) == run
+    assert results.read_seed(tmp_path / "seeds" / "seed-1.json") == judged(1)
+    content = json.loads(path.read_text())
+    assert (content["schema"], content["aaa"]) == (2, [pytest.approx((90 + 45 + 75) / 3)] * 2)
+    assert (content["wc_acc"], content["min_acc"], content["stability_gap"]) == ([60.0] * 2, [50.0] * 2, [40.0] * 2)
+    assert content["prequential_acc"] == [45.0, 46.0]
+    assert content["anytime"][0] == {"steps": [5, 8, 10], "accuracies": [[90.0], [50.0, 40.0], [80.0, 70.0]]}
+    plain = json.loads(run_result().write(tmp_path / "plain").read_text())
+    assert not plain.keys() & {"anytime", "prequential", *results.OPTIONAL_MEASURES}
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"aaa": [1.0]}, "its evaluations give"),
+        ({"anytime": [{"steps": [5, 5, 10], "accuracies": [[1.0], [1.0, 2.0], [1.0, 2.0]]}]}, "must be rising"),
+        ({"anytime": [{"steps": [5], "accuracies": [[101.0]]}]}, "not a percentage"),
+        ({"anytime": [{"steps": [5]}]}, "'accuracies' is missing"),
+        ({"prequential": [{"steps": [5], "samples": [3], "right": [4]}]}, "not samples and right ones"),
+        ({"prequential": [3]}, "is damaged"),
+    ],
+)
+def test_damaged_evaluations_are_refused(change: dict[str, Any], part: str, tmp_path: Path) -> None:
+    path = RunResult((judged(),)).write(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ResultError, match=part):
+        results.read(path)

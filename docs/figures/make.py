@@ -34,6 +34,10 @@ RUNS: dict[str, tuple[str, list[str]]] = {  # name: learner, settings
     "without the generator": ("scale", ["generator=false"]),
     **{f"scale, {n} slots": ("scale", [f"memory={n}"]) for n in SIZES if n != 50},
     **{f"er, {n} slots": ("er", [f"memory={n}"]) for n in SIZES},
+    **{
+        f"{learner}, at any time": (learner, ["stream.tasks=5", "run.evaluate_every=5", "run.evaluate_samples=500"])
+        for learner in ("finetune", "er", "scale")
+    },
 }
 
 
@@ -45,21 +49,32 @@ def command(name: str) -> str:
 
 def matrices(name: str) -> list[Matrix]:
     """The accuracies of a run made now, two decimals, a matrix a seed."""
+    return figures_of(name)["matrices"]  # type: ignore[no-any-return]
+
+
+def figures_of(name: str) -> dict[str, Any]:
+    """Matrices of a run made now and, if it has any, its evaluations within tasks: steps and mean over tasks begun."""
     from scale_cl import resolve, run
 
     learner, settings = RUNS[name]
     config = resolve(
         stream="digits", learner=learner, options={"run.seeds": SEEDS, "run.processes": 1}, assignments=settings
     )
-    results = [[[round(a, 2) if a is not None else None for a in row] for row in r.matrix] for r in run(config).seeds]
-    return results  # type: ignore[return-value]
+    seeds = run(config).seeds
+    found: dict[str, Any] = {
+        "matrices": [[[round(a, 2) if a is not None else None for a in row] for row in r.matrix] for r in seeds]
+    }
+    if seeds[0].evaluations:
+        found["steps"] = [step for step, _ in seeds[0].evaluations]
+        found["anytime"] = [[round(statistics.fmean(row), 2) for _, row in r.evaluations] for r in seeds]
+    return found
 
 
 def made() -> Data:
-    """All runs, each as its command and its matrices."""
+    """All runs, each as its command and its figures."""
     data: Data = {}
     for name in RUNS:
-        data[name] = {"command": command(name), "matrices": matrices(name)}
+        data[name] = {"command": command(name), **figures_of(name)}
         print(data[name]["command"], file=sys.stderr, flush=True)
     return data
 
@@ -114,6 +129,22 @@ def memory(data: Data) -> bytes:
     return plot(Chart("memory", "", "memory slots a task", "ACC, %", tuple(series), log_x=True, x_ticks=ticks))["svg"]
 
 
+def anytime(data: Data) -> bytes:
+    """Mean accuracy over the tasks begun, over steps."""
+    from scale_cl.reports.charts import Chart, Point, Series
+    from scale_cl.reports.plots import plot
+
+    series = []
+    for colour, (learner, label) in enumerate((("scale", "SCALE"), ("er", "ER"), ("finetune", "fine-tuning"))):
+        run = data[f"{learner}, at any time"]
+        columns = zip(run["steps"], *run["anytime"], strict=True)
+        points = [Point(step, statistics.fmean(means), statistics.stdev(means), "") for step, *means in columns]
+        series.append(Series(label, tuple(points), colour, dash=(0, 1, 3)[colour]))
+    ends = tuple(100.0 * task for task in range(1, 5))
+    label = "accuracy on tasks begun, %"
+    return plot(Chart("anytime", "", "steps", label, tuple(series), "curves", boundaries=ends))["svg"]
+
+
 def matrix_of(name: str) -> Callable[[Data], bytes]:
     """The picture of a run's matrix, the mean over its seeds."""
 
@@ -165,6 +196,7 @@ def _scheme(name: str, file: str) -> Callable[[Data], bytes]:
 
 
 PICTURES: dict[str, Callable[[Data], bytes]] = {
+    "anytime": anytime,
     "batch": _scheme("batch", "architecture.py"),
     "forgetting": forgetting,
     "house": _scheme("house", "architecture.py"),

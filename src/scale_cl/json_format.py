@@ -88,7 +88,11 @@ def accuracy_matrix(matrix: Any, size: int) -> list[list[float | None]]:
     """A copy of the matrix; ValueError unless it has size x size percentages, or None where nothing was tested."""
     if size == 0 or not isinstance(matrix, list) or [len(r) for r in matrix if isinstance(r, list)] != [size] * size:
         raise ValueError(f"the matrix is not square: it is not of {size} x {size} accuracies")
-    for value in (v for row in matrix for v in row if v is not None):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-            raise ValueError(f"the matrix holds {reprlib.repr(value)}, which is not a percentage")
-    return [list(row) for row in matrix]
+    return [[None if v is None else percentage(v) for v in row] for row in matrix]
+
+
+def percentage(value: Any) -> float:
+    """The accuracy `value`; ValueError unless it is a number from 0 to 100."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise ValueError(f"an accuracy is {reprlib.repr(value)}, which is not a percentage")
+    return value

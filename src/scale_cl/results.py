@@ -3,7 +3,8 @@
 Everything but `seconds_*` and `environment` is a function of the config and the seed.
 
 Schema 2 adds `preset`, `scenario`, `after` and `streams`; in results of schema 1, which are read, the first three are
-None.
+None. Runs with evaluations within tasks have `anytime`, and those with predictions before learning `prequential`, each
+with the measures that are computed from them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ import reprlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from scale_cl import files, metrics
 from scale_cl.errors import ResultError
-from scale_cl.json_format import Format, accuracy_matrix, reporting_damage, typed
+from scale_cl.json_format import Format, accuracy_matrix, percentage, reporting_damage, typed
+from scale_cl.metrics import Evaluation, Predictions
 
 SCHEMA = 2
 RESULT_NAME = "result.json"
 SEEDS_FOLDER = "seeds"
 MEASURES = ("acc", "fm", "la", "bwt")
+ANYTIME_MEASURES = ("aaa", "wc_acc", "min_acc", "stability_gap")  # of evaluations within tasks
+OPTIONAL_MEASURES = (*ANYTIME_MEASURES, "prequential_acc")  # a run has them if it was asked for them
+MEASURE_NAMES = {  # as people write them
+    **{measure: measure.upper() for measure in (*MEASURES, "aaa")},
+    "wc_acc": "WC-ACC",
+    "min_acc": "min-ACC",
+    "stability_gap": "Stability gap",
+    "prequential_acc": "Prequential",
+}
 _LARGEST = 1 << 30  # bytes
 
 
@@ -51,6 +63,8 @@ class SeedResult:
     scenario: str | None = None  # "task", "domain" or "class"; None: unknown
     after: str | None = None  # the learner after which this one stands in tables, as its class declares
     streams: tuple[StreamTasks, ...] = ()  # in order of training; by default `stream` alone
+    evaluations: tuple[Evaluation, ...] = ()  # within tasks and at their ends, in order, if asked for
+    predictions: tuple[Predictions, ...] = ()  # of batches before they were learnt, if asked for
 
     def __post_init__(self) -> None:
         """By default, all tasks are those of the one stream."""
@@ -76,6 +90,37 @@ class SeedResult:
     def bwt(self) -> float | None:
         """Mean change since learning each task; None for a single task."""
         return metrics.bwt(self.matrix)
+
+    @property
+    def aaa(self) -> float | None:
+        """Average anytime accuracy; None without evaluations within tasks."""
+        return metrics.aaa(self.evaluations)
+
+    @property
+    def wc_acc(self) -> float | None:
+        """Worst-case accuracy; None without evaluations within tasks."""
+        return metrics.wc_acc(self.evaluations)
+
+    @property
+    def min_acc(self) -> float | None:
+        """Mean of the lowest accuracies after learning; None for a single task or without evaluations within tasks."""
+        return metrics.min_acc(self.evaluations)
+
+    @property
+    def stability_gap(self) -> float | None:
+        """Mean drop of earlier tasks in each task; None for a single task or without evaluations within tasks."""
+        return metrics.stability_gap(self.evaluations)
+
+    @property
+    def prequential_acc(self) -> float | None:
+        """Accuracy on batches before they were learnt; None if it was not asked for."""
+        return metrics.prequential(self.predictions)
+
+    @property
+    def optional_measures(self) -> tuple[str, ...]:
+        """The optional measures that this seed was measured for."""
+        anytime, prequential = bool(self.evaluations), bool(self.predictions)
+        return tuple(m for m in OPTIONAL_MEASURES if (anytime if m in ANYTIME_MEASURES else prequential))
 
 
 @dataclass(frozen=True)
@@ -112,21 +157,24 @@ class RunResult:
         return self.seeds[0].learner
 
     def values(self, measure: str) -> list[float | None]:
-        """The values of acc, fm, la or bwt, one per seed."""
+        """The values of a measure such as acc, one per seed."""
         return [getattr(seed, measure) for seed in self.seeds]
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `result.json`."""
+        optional = self.seeds[0].optional_measures
+        measured = [measured_as_dict(s.evaluations, s.predictions) for s in self.seeds]
         return {
             **_head("run", self.seeds[0]),
             "seeds": [s.seed for s in self.seeds],
-            **{measure: self.values(measure) for measure in MEASURES},
+            **{measure: self.values(measure) for measure in (*MEASURES, *optional)},
             "seconds_train": [s.seconds_train for s in self.seeds],
             "seconds_eval": [s.seconds_eval for s in self.seeds],
             "seconds_wall": self.seconds_wall,
             "seconds_load": self.seconds_load,
             "tasks": [s.tasks for s in self.seeds],
             "matrix": [s.matrix for s in self.seeds],
+            **{key: [one.get(key) for one in measured] for key in measured[0]},
             "environment": self.environment,
         }
 
@@ -172,11 +220,12 @@ def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any
     return {
         **_head("seed", seed),
         "seed": seed.seed,
-        **{measure: getattr(seed, measure) for measure in MEASURES},
+        **{measure: getattr(seed, measure) for measure in (*MEASURES, *seed.optional_measures)},
         "seconds_train": seed.seconds_train,
         "seconds_eval": seed.seconds_eval,
         "tasks": seed.tasks,
         "matrix": seed.matrix,
+        **measured_as_dict(seed.evaluations, seed.predictions),
         "environment": environment,
     }
 
@@ -202,7 +251,8 @@ def read(path: Path) -> RunResult:
     content = _load(path, "run")
     with reporting_damage(path, ResultError):
         count = len(content["seeds"])
-        columns = ("seeds", "tasks", "matrix", "seconds_train", "seconds_eval", *MEASURES)
+        columns: tuple[str, ...] = ("seeds", "tasks", "matrix", "seconds_train", "seconds_eval", *MEASURES)
+        columns += tuple(key for key in ("anytime", "prequential", *OPTIONAL_MEASURES) if key in content)
         if any(not isinstance(content[c], list) or len(content[c]) != count for c in columns):
             raise ValueError(f"{', '.join(columns)} are not lists of the same length")
         rows = [{c: content[c][i] for c in columns} for i in range(count)]
@@ -236,13 +286,51 @@ def _seed_of(row: dict[str, Any]) -> SeedResult:
         seconds_train=float(row["seconds_train"]),
         seconds_eval=float(row["seconds_eval"]),
         **_since_schema_2(row, len(tasks)),
+        **measured_from_dict(row),
     )
-    for measure in MEASURES:
+    for measure in (*MEASURES, *seed.optional_measures):
         stored, computed = row[measure], getattr(seed, measure)
         if not _agree(stored, computed):
-            shown = reprlib.repr(stored)
-            raise ValueError(f"{measure} of seed {seed.seed} is {shown}, but its matrix gives {computed}")
+            shown, of = reprlib.repr(stored), "matrix gives" if measure in MEASURES else "evaluations give"
+            raise ValueError(f"{measure} of seed {seed.seed} is {shown}, but its {of} {computed}")
     return seed
+
+
+def measured_as_dict(evaluations: Sequence[Evaluation], predictions: Sequence[Predictions]) -> dict[str, Any]:
+    """What was measured during training as JSON values; `prequential` and `anytime` only if there are any."""
+    found: dict[str, Any] = {}
+    if evaluations:
+        found["anytime"] = {"steps": [e.step for e in evaluations], "accuracies": [list(e[1]) for e in evaluations]}
+    if predictions:
+        steps, samples, right = (list(column) for column in zip(*predictions, strict=True))
+        found["prequential"] = {"steps": steps, "samples": samples, "right": right}
+    return found
+
+
+def measured_from_dict(content: dict[str, Any]) -> dict[str, Any]:
+    """`evaluations` and `predictions` of what `measured_as_dict` gave; KeyError, TypeError or ValueError if damaged."""
+    found: dict[str, Any] = {}
+    if content.get("anytime") is not None:
+        part = content["anytime"]
+        pairs = zip(_rising(part["steps"]), part["accuracies"], strict=True)
+        found["evaluations"] = tuple(Evaluation(step, tuple(map(percentage, row))) for step, row in pairs)
+    if content.get("prequential") is not None:
+        part = content["prequential"]
+        counts = zip(_rising(part["steps"]), part["samples"], part["right"], strict=True)
+        found["predictions"] = tuple(_counted(Predictions(*count)) for count in counts)
+    return found
+
+
+def _counted(count: Predictions) -> Predictions:
+    if any(type(n) is not int for n in count) or not 0 <= count.right <= count.samples or count.samples == 0:
+        raise ValueError(f"'prequential' counts {reprlib.repr(count[1:])}, which are not samples and right ones")
+    return count
+
+
+def _rising(steps: list[Any]) -> list[int]:
+    if any(type(step) is not int for step in steps) or any(a >= b for a, b in pairwise([0, *steps])):
+        raise ValueError(f"steps are {reprlib.repr(steps)}; they must be rising whole numbers")
+    return steps
 
 
 def _since_schema_2(row: dict[str, Any], tasks: int) -> dict[str, Any]:

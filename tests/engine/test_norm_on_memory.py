@@ -150,3 +150,72 @@ def test_without_batch_norm_or_with_one_sample_there_is_nothing_to_measure() -> 
     before = first_norm(single).running_mean.clone()
     single.end_task()
     assert torch.equal(first_norm(single).running_mean, before)
+
+
+# ---- predictions within a task ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("weight_average", [0.0, 0.9])
+def test_a_prediction_within_a_task_uses_statistics_of_one_forward_over_what_is_stored(weight_average: float) -> None:
+    learner = Scale(COLOUR, ScaleConfig(memory=12, inner_lr=0.1, weight_average=weight_average))
+    teach(learner, tasks=2)
+    learner.begin_task(TaskInfo("open", 3))
+    learner.observe(*batch(COLOUR, 8, seed=5))
+    before = {name: plain_copy(t) for name, t in learner.state_dict()["tensors"].items()}
+    x = batch(COLOUR, 6, seed=9)[0]
+    forwards: list[int] = []
+    learner.net.register_forward_pre_hook(lambda _, inputs: forwards.append(len(inputs[0])))
+    first, second = learner.predict(x, "open"), learner.predict(x, learner.tasks[0])
+    stored = learner.memory.stored.nonzero().flatten()
+    assert len(set(learner.memory.task[stored].tolist())) == 3
+    assert forwards == [len(stored), 6, 6], "measured once for both"
+
+    assert learner.engine.owned.network is not None
+    reference = learner.engine.owned.network.predicting(learner.engine.average)
+    for norm in (module for module in reference.modules() if isinstance(module, BatchNorm)):
+        norm.train()
+        norm.momentum = 1.0
+    with torch.no_grad():
+        reference(reference.inputs(learner.memory.x[stored]), learner.memory.task[stored])
+        reference.eval()
+        for number, found in ((2, first), (0, second)):
+            expected = reference(reference.inputs(x), torch.full((6,), number)).logits[:, :3]
+            torch.testing.assert_close(found, expected)
+        exported = learner.predicting_net()
+        torch.testing.assert_close(exported(exported.inputs(x), torch.full((6,), 2)).logits[:, :3], first)
+    after = learner.state_dict()["tensors"]
+    assert all(torch.equal(after[name], t) for name, t in before.items())
+    learner.observe(*batch(COLOUR, 8, seed=6))
+    forwards.clear()
+    learner.predict(x, "open")
+    assert len(forwards) == 2, "another step, another measurement"
+
+
+def test_at_most_128_stored_samples_are_read_for_it_and_all_tasks_are_among_them() -> None:
+    learner = learnt(100, tasks=3)
+    read: list[Tensor] = []
+    learner.net.register_forward_pre_hook(lambda _, inputs: read.append(inputs[1]))
+    learner.predict(batch(SMALL, 4)[0], "task 0")
+    assert [len(task) for task in read] == [128, 4]
+    assert torch.bincount(read[0]).min() >= 128 // 3
+
+
+def test_with_one_stored_sample_or_outside_a_task_it_uses_the_running_statistics() -> None:
+    single = Er(SMALL, ErConfig(memory=1, norm_on_memory=True, backbone="resnet18"))
+    single.begin_task(TaskInfo("a", 3))
+    single.observe(*batch(SMALL, 4))
+    closed = learnt(30)
+    closed.end_task()
+    x = batch(SMALL, 5)[0]
+    for learner, task in ((single, "a"), (closed, "task 0")):
+        running = learner.net.eval()
+        with torch.no_grad():
+            expected = running(running.inputs(x), torch.zeros(5, dtype=torch.int64)).logits
+        learner.net.train()
+        torch.testing.assert_close(learner.predict(x, task), expected)
+
+
+def test_a_loaded_learner_predicts_the_same_within_a_task() -> None:
+    learner = learnt(30)
+    copy = Er(SMALL, learner.config, seed=1)
+    copy.load_state_dict(learner.state_dict())
+    x = batch(SMALL, 5)[0]
+    assert torch.equal(copy.predict(x, "task 0"), learner.predict(x, "task 0"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import strategies as st
 
 from scale_cl import metrics
+from scale_cl.metrics import Evaluation, Predictions
 from scale_cl.reports import Section, collect, plots, sections
 from scale_cl.reports.charts import Chart, accuracies_so_far, charts, colour_of, forgotten, heatmaps, log_ticks
 from scale_cl.reports.html import HEIGHT, WIDTH, draw, draw_heatmap, ticks
 from scale_cl.reports.tables import tables
-from scale_cl.results import SeedResult
+from scale_cl.results import RunResult, SeedResult
 from tests.reports.made_results import COMPONENTS, ENVIRONMENT, LAMBDAS, everything, run_result
 
 
@@ -159,3 +161,45 @@ def test_ticks_span_the_values(low: float, spread: float) -> None:
 
 def test_ticks_of_a_logarithmic_axis_are_round() -> None:
     assert log_ticks(0.3, 30) == pytest.approx([0.5, 1, 2, 5, 10, 20])
+
+
+def judged(learner: str, level: float) -> RunResult:
+    """Two tasks of ten steps, evaluated every five; the first task drops by 30 points when the second begins."""
+    run = run_result(learner, tasks=2, seeds=(0, 2))
+    rows = [(5, (level,)), (10, (level + 10,)), (15, (level - 20, 40.0)), (20, (level, 80.0))]
+    seeds = [
+        replace(
+            seed,
+            evaluations=tuple(Evaluation(step, tuple(a + seed.seed for a in row)) for step, row in rows),
+            predictions=(Predictions(10, 100, 50), Predictions(20, 100, 70)),
+        )
+        for seed in run.seeds
+    ]
+    return RunResult(tuple(seeds), run.environment)
+
+
+def test_evaluations_within_tasks_have_curves_over_steps_with_boundaries_and_a_table(tmp_path: Path) -> None:
+    judged("er", 60.0).write(tmp_path / "er")
+    run_result("scale", tasks=2).write(tmp_path / "scale")
+    section = digits(tmp_path)
+    made = by_key(section)
+    points = {key: [(p.x, p.y) for p in made[key].series[0].points] for key in ("anytime", "earlier", "prequential")}
+    assert points["anytime"] == [(5, 61.0), (10, 71.0), (15, 41.0), (20, 71.0)]
+    assert points["earlier"] == [(10, 71.0), (15, 41.0), (20, 61.0)]
+    assert points["prequential"] == [(10, 50.0), (20, 60.0)]
+    for key in points:
+        assert [s.label for s in made[key].series] == ["er"], "the other row has no evaluations"
+        assert made[key].boundaries == (10.0,)
+        drawing = draw(made[key])
+        assert drawing.left < drawing.boundaries[0] < drawing.right
+        assert plots.plot(made[key])["pdf"].startswith(b"%PDF")
+    table = next(table for table in tables(section) if table.key == "anytime")
+    assert [column.title for column in table.columns[2:]] == [
+        "AAA ↑",
+        "WC-ACC ↑",
+        "min-ACC ↑",
+        "Stability gap ↓",
+        "Prequential ↑",
+    ]
+    # seeds 0 and 2 are two points apart in everything but the gap
+    assert [cell.value for cell in table.rows[0][2:]] == pytest.approx([61.0, 61.0, 41.0, 30.0, 60.0])

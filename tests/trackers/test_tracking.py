@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from scale_cl.errors import ConfigError, Interrupted, TrackerError
+from scale_cl.learners import Er
+from scale_cl.results import OPTIONAL_MEASURES
 from scale_cl.trackers import read, tracking
 from scale_cl.trackers.backend import Axis
 from scale_cl.trackers.tracking import _PATIENCE
-from scale_cl.training import Checkpointer, run, train
+from scale_cl.training import Checkpointer, run, train, train_many
 from scale_cl.training.config import resolve
 from scale_cl.training.events import to_all
 from tests.trackers.small_runs import Pages, acc_so_far, accuracies, forgotten, losses, trained
@@ -226,3 +228,23 @@ def test_trackers_that_make_no_sense_together_are_refused(tmp_path: Path) -> Non
         pass
     with pytest.raises(ConfigError, match="it must be at least 0"), tracking("tensorboard", tmp_path, every=-1):
         pass
+
+
+def test_evaluations_within_tasks_and_predictions_before_learning_are_curves_and_results(tmp_path: Path) -> None:
+    pages, tracks = Pages(), [few_digits(seed, tasks=2) for seed in (3, 8)]
+    with tracking([pages], tmp_path / "run") as tracker:
+        learners = [Er(track.spec, seed=track.seed) for track in tracks]
+        results = train_many(learners, tracks, on_event=tracker, evaluate_every=5, prequential=True)
+    assert pages.axes["anytime"] == pages.axes["prequential"] == {"step"}
+    for result in results:
+        seed = result.seed
+        of_first = {found.step: found.accuracies[0] for found in result.evaluations}
+        assert pages.curves[seed, "anytime/task-1"] == of_first
+        assert pages.curves[seed, "anytime/mean"][12] == pytest.approx(sum(result.evaluations[-1].accuracies) / 2)
+        assert pages.curves[seed, "prequential/all"][12] == pytest.approx(result.prequential_acc)
+        assert set(pages.curves[seed, "prequential/window"]) == {10, 12}
+        for measure in OPTIONAL_MEASURES:
+            assert pages.results[seed][f"result/{measure}"] == pytest.approx(getattr(result, measure))
+    mean = (results[0].aaa or 0) / 2 + (results[1].aaa or 0) / 2
+    assert pages.results[None]["result/aaa"] == pytest.approx(mean)
+    assert pages.documents[0]["wc_acc"] == [result.wc_acc for result in results]

@@ -12,7 +12,7 @@ from scale_cl.learners import Gem, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
 from scale_cl.training import Event, train, train_many
 from scale_cl.training.events import Losses, Restored, Stepped, to_all
-from scale_cl.training.learner_run import LossTerms
+from scale_cl.training.monitoring import LossTerms
 from tests.training.small_streams import few_digits
 from tests.training.test_checkpointing import Crash
 

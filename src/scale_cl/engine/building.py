@@ -62,6 +62,7 @@ class Builder:
         self.host = HostLog()
         self.owned = Owned()
         self.measurements: list[tuple[ReplayMemory, RecordedFunction]] = []  # of batch-norm statistics, at task end
+        self.statistics: Mapping[str, Tensor] = {}  # batch-norm buffers for the prediction that is being made
         self.recorded: list[RecordedFunction] = []
         self._given_backbone = backbone
         self.backbone = self._new_backbone()
@@ -163,7 +164,7 @@ class Builder:
             policy: which samples stay.
             budget: what the slots are counted by.
             logits: kinds of logits that are kept with samples, such as "class".
-            measure_norms: measure batch-norm statistics on it when a task ends.
+            measure_norms: measure batch-norm statistics on it when a task ends, and for predictions within a task.
         """
         if not self.spec.boundaries and budget != "total":
             raise ConfigError(f"memory_budget is {budget}; a stream without boundaries needs total")
@@ -263,7 +264,8 @@ class Builder:
     def evaluated(self, x: Tensor, task: Tensor) -> Outputs:
         """Outputs of raw samples by the weights that predict, in evaluation mode."""
         assert self.owned.network is not None
-        return self.owned.network.evaluated(x, task, self.average)
+        apart = self.statistics if self.host.ask(lambda: bool(self.statistics)) else {}
+        return self.owned.network.evaluated(x, task, {**self.average, **apart})
 
     def autocast(self) -> AbstractContextManager[object]:
         """What forwards run in."""

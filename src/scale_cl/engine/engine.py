@@ -100,7 +100,7 @@ class Engine(Predictor):
         self._look_up()
         self._average_takes(head, outputs)
         self.task.fill_(number)
-        self.current = task.name
+        self.current, self._measured = task.name, -1
         shape = TaskShape(number, self.classes[number], len(self.classes))
         for memory in self.owned.memories.values():
             memory.open(number, shape.classes)
@@ -291,7 +291,7 @@ class Engine(Predictor):
             self.owned.grow(number, int(classes), generator=self.weights_rng)
         self.owned.load_modules(tensors, meta["shapes"])
         self.owned.average = None
-        self.current, self.steps = meta["current"], int(meta["steps"])
+        self.current, self.steps, self._measured = meta["current"], int(meta["steps"]), -1
         if self.current is not None:
             self.task.fill_(self.open_task)
             self.owned.grow(self.open_task, self.classes[self.open_task], generator=self.weights_rng)

@@ -20,6 +20,7 @@ from scale_cl.nets.kernels.convolution import torch_convolutions
 
 Statistics = Literal["separate", "joint"]
 _MEASURED, _AT_ONCE = 1024, 64  # samples that batch-norm statistics are measured on: in all, and per forward
+_WITHIN = 128  # samples that they are measured on for a prediction within a task, in one forward
 
 
 class Network:
@@ -32,6 +33,7 @@ class Network:
         """
         self.module, self._statistics, self._twice = module, statistics, twice
         self.base = Weights(module.base_parameters)
+        self._apart: dict[str, Tensor] = {}  # statistics for predictions within a task; always the same tensors
 
     def __call__(
         self,
@@ -63,7 +65,7 @@ class Network:
         return out
 
     def evaluated(self, x: Tensor, task: Tensor, weights: Mapping[str, Tensor]) -> Outputs:
-        """Outputs of raw samples in evaluation mode, without a graph; `weights` replace those of the same name.
+        """Outputs of raw samples in evaluation mode, without a graph; `weights` replace tensors of the same name.
 
         The tasks are [B], or [T, B] for several tasks of the same samples: the outputs are [T, B, ...] then.
         """
@@ -77,11 +79,12 @@ class Network:
         return out
 
     def predicting(self, weights: Mapping[str, Tensor]) -> ContinualNet:
-        """A copy in evaluation mode; `weights` replace those of the same name."""
+        """A copy in evaluation mode; `weights` replace parameters and buffers of the same name."""
         net = copy.deepcopy(self.module).eval()
+        own = dict(net.named_parameters()) | dict(net.named_buffers())
         with torch.no_grad():
-            for name, average in weights.items():
-                net.get_parameter(name).copy_(average)
+            for name, value in weights.items():
+                own[name].copy_(value)
         return net
 
     @contextmanager
@@ -137,22 +140,59 @@ class Network:
         """Let the batch statistics of one forward have that share in the running ones."""
         norms = self._live_norms()
         running = [t for norm in norms for t in (norm.running_mean, norm.running_var) if t is not None]
-        before, usual = [t.clone() for t in running], [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.momentum = 1.0
-        try:
+        before = [t.clone() for t in running]
+        with _taking_over(norms):
             functional_call(self.module, dict(weights), (self.module.inputs(memory.x[rows]), memory.task[rows]))
-        finally:
-            for norm, momentum in zip(norms, usual, strict=True):
-                norm.momentum = momentum
         torch._foreach_mul_(running, share)
         torch._foreach_mul_(before, 1 - share)
         torch._foreach_add_(running, before)
+
+    def measurable(self, memory: ReplayMemory) -> int:
+        """How many stored samples `measure_apart` takes now; 0 if there is nothing to measure, or too few samples."""
+        count = min(_WITHIN, memory.available(current=True))
+        return count if count > 1 and self._live_norms() else 0
+
+    @torch.no_grad()
+    def measure_apart(self, memory: ReplayMemory, weights: Mapping[str, Tensor], order: Tensor) -> None:
+        """Take the statistics of one forward over stored samples into `statistics_apart`; nothing else changes.
+
+        `order` is 0 to n - 1: the samples are spread evenly over all that are stored, the open task's included. Device
+        work only. Other modules are in evaluation mode, so that dropout draws no random numbers.
+        """
+        stored = memory.stored.cumsum(0)  # the k-th stored sample is in the first row where this is k
+        rows = torch.searchsorted(stored, order * stored[-1] // len(order) + 1)
+        norms = self._live_norms()
+        replaced = dict(weights) | self.statistics_apart
+        with self._evaluation(), _taking_over(norms):
+            for norm in norms:
+                norm.training = True
+            functional_call(self.module, replaced, (self.module.inputs(memory.x[rows]), memory.task[rows]))
+
+    @property
+    def statistics_apart(self) -> dict[str, Tensor]:
+        """Batch-norm buffers, by name, that a prediction within a task uses in place of the running ones."""
+        if not self._apart:
+            live = {id(b) for norm in self._live_norms() for b in norm.buffers()}
+            self._apart = {name: b.clone() for name, b in self.module.named_buffers() if id(b) in live}
+        return self._apart
 
     def _live_norms(self) -> list[_BatchNorm]:
         """The batch norms that keep running statistics."""
         norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
         return [norm for norm in norms if norm.training and norm.running_mean is not None]
+
+
+@contextmanager
+def _taking_over(norms: Sequence[_BatchNorm]) -> Iterator[None]:
+    """Within the context, the statistics of a forward replace the running ones."""
+    usual = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, usual, strict=True):
+            norm.momentum = momentum
 
 
 def running_statistics(module: nn.Module) -> list[Tensor]:

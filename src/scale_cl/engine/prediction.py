@@ -9,7 +9,8 @@ the task, or of a class that several tasks share, is a sum over pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +66,8 @@ class Predictor(Builder):
         self._calibrated: tuple[object, Calibration] | None = None
         self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})
         self._all_tasks = self.record(lambda x, tasks: self._seen_by_tasks(x, tasks)._asdict())
+        self._measurement = self.record(self._measure_apart)
+        self._measured = -1  # after how many steps batch-norm statistics were measured for predictions within a task
 
     @property
     def task_matters(self) -> bool:
@@ -85,25 +88,38 @@ class Predictor(Builder):
             places = [owners[:label].count(owner) for label, owner in enumerate(owners)]
             return joint[:, owners, places]
         number = self._number_of(task)
-        check_inputs(x, self.spec)
-        x = x.to(self.device, non_blocking=True)
         self.predicted_task = number
         t = torch.full((), number, dtype=torch.int64, device=self.device)
-        with torch.no_grad(), self.autocast():
-            scores = self._prediction((len(x),), x, t)["scores"]
-        return scores[:, : self.classes[number]].float()
+        return self._scores(x, t)[:, : self.classes[number]].float()
+
+    def predict_mixed(self, x: Tensor, task: Tensor) -> Tensor:
+        """Scores [B, classes of the widest head] of samples of several tasks, whose numbers [B] are given.
+
+        Without `predicted_task`, so only for methods whose `scores` does not ask for it. -inf where a task has fewer
+        classes.
+        """
+        return self._scores(x, task.to(self.device, non_blocking=True)).float()
+
+    def _scores(self, x: Tensor, task: Tensor) -> Tensor:
+        """Scores of samples of one task, [], or of a task each, [B]."""
+        check_inputs(x, self.spec)
+        x = x.to(self.device, non_blocking=True)
+        with torch.no_grad(), self.autocast(), self.statistics_in_use():
+            return self._prediction((len(x), task.dim()), x, task)["scores"]
 
     def features(self, x: Tensor, task: str | None = None) -> Tensor:
         """Features [B, width] that the task's head sees, in evaluation mode."""
         number = self._number_of(task)
         check_inputs(x, self.spec)
         x = x.to(self.device)
-        return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
+        with self.statistics_in_use():
+            return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
         assert self.owned.network is not None
-        return self.owned.network.predicting(self.average)
+        with self.statistics_in_use():
+            return self.owned.network.predicting({**self.average, **self.statistics})
 
     def _number_of(self, task: str | None) -> int:
         seen = ", ".join(map(repr, self.numbers)) or "none"
@@ -116,6 +132,33 @@ class Predictor(Builder):
         if task not in self.numbers:
             raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
         return self.numbers[task]
+
+    # ---- batch-norm statistics within a task -------------------------------------------------------------------------
+
+    @contextmanager
+    def statistics_in_use(self) -> Iterator[None]:
+        """Within the context, `evaluated` uses the batch-norm statistics of predictions.
+
+        While a task is open, the running statistics follow single batches. A method that measures them on its memory
+        when a task ends has them measured for a prediction too, once per step, into tensors of their own.
+        """
+        network = self.owned.network
+        assert network is not None
+        count = network.measurable(self.measurements[-1][0]) if self.measurements and self.current is not None else 0
+        if count and self._measured != self.steps:
+            with self.autocast():
+                self._measurement((count,), torch.arange(count, device=self.device))
+            self._measured = self.steps
+        self.statistics = network.statistics_apart if count else {}
+        try:
+            yield
+        finally:
+            self.statistics = {}
+
+    def _measure_apart(self, order: Tensor) -> dict[str, Tensor]:
+        assert self.owned.network is not None
+        self.owned.network.measure_apart(self.measurements[-1][0], self.average, order)
+        return {}
 
     # ---- without a task ----------------------------------------------------------------------------------------------
 
@@ -131,15 +174,14 @@ class Predictor(Builder):
 
     def _by_task(self, x: Tensor) -> Scores:
         tasks = torch.arange(len(self.classes), device=self.device)
-        with self.autocast():
+        with self.autocast(), self.statistics_in_use():
             found = self._all_tasks((len(x), len(tasks)), x, tasks)
         return Scores(found["logits"].float(), found["features"].float())
 
     def _seen_by_tasks(self, x: Tensor, tasks: Tensor) -> Scores:
         """Logits and features of samples for each of these tasks [T]."""
-        assert self.owned.network is not None
         each = tasks.unsqueeze(1).expand(-1, len(x))
-        out = self.owned.network.evaluated(x, each, self.average)
+        out = self.evaluated(x, each)
         if not self._own_scores:
             return Scores(out.logits, out.features)
         scores = []

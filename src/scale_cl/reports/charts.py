@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scale_cl import metrics
@@ -16,6 +17,8 @@ from scale_cl.reports.table import mean_text, number
 from scale_cl.results import SeedResult
 
 COLOURS = 10
+_DENSE = (0, 1, 3, 4)  # dashes that suit curves of many points: dots do not
+Kind = Literal["lines", "curves", "points"]
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,18 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines or single points over two axes, with a band or an error bar of one deviation."""
+    """Lines with or without marks (curves), or single points, with a band or an error bar of one deviation."""
 
     key: str
     title: str
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    kind: Literal["lines", "points"] = "lines"
+    kind: Kind = "lines"
     x_ticks: tuple[tuple[float, str], ...] = ()  # empty: chosen when drawn
     log_x: bool = False
     note: str = ""
+    boundaries: tuple[float, ...] = ()  # on the x axis: vertical lines where a task ends and the next one begins
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,9 @@ def charts(section: Section) -> list[Chart]:
     made = (
         accuracy_after_each_task(section),
         forgetting_per_task(section),
+        accuracy_at_any_time(section),
+        accuracy_on_earlier_tasks(section),
+        prequential_accuracy(section),
         accuracy_against_memory(section),
         accuracy_against_time(section),
         sensitivity(section),
@@ -113,6 +120,73 @@ def forgetting_per_task(section: Section) -> Chart | None:
     drawn = [(row, _points(mean_curve(row, forgotten), row.label), False) for row in main_rows(section)]
     ticks = _task_ticks(len(section.tasks) - 1)
     return _chart("forgetting", "Forgetting per task", "task", "forgotten at the end, points", drawn, ticks)
+
+
+def accuracy_at_any_time(section: Section) -> Chart | None:
+    """Mean accuracy over the tasks begun so far, over steps; its mean is AAA."""
+
+    def curve(seed: SeedResult) -> dict[int, float]:
+        return {step: statistics.fmean(row) for step, row in seed.evaluations}
+
+    title, label = "Accuracy at any time", "accuracy on tasks begun, %"
+    return _over_steps("anytime", title, label, section, curve, "The mean of a curve is AAA.")
+
+
+def accuracy_on_earlier_tasks(section: Section) -> Chart | None:
+    """Mean accuracy over the tasks that had ended before the open one, over steps; its drops are the stability gap."""
+
+    def curve(seed: SeedResult) -> dict[int, float]:
+        ends = task_ends(seed)
+        ended = {step: row[: len(row) - (step not in ends)] for step, row in seed.evaluations if ends}
+        return {step: statistics.fmean(row) for step, row in ended.items() if row}
+
+    title, label = "Accuracy on earlier tasks", "earlier tasks' accuracy, %"
+    note = "A drop after a boundary, and the recovery from it, is the stability gap."
+    return _over_steps("earlier", title, label, section, curve, note)
+
+
+def prequential_accuracy(section: Section) -> Chart | None:
+    """Prequential accuracy in a sliding window, over steps."""
+
+    def curve(seed: SeedResult) -> dict[int, float]:
+        return {step: recent for step, _, recent in metrics.prequential_curve(seed.predictions)}
+
+    title, label = "Prequential accuracy", "accuracy before learning, %"
+    note = f"Of the samples of the last {metrics.WINDOW} steps, each predicted before it was learnt."
+    return _over_steps("prequential", title, label, section, curve, note)
+
+
+def task_ends(seed: SeedResult) -> list[int]:
+    """Steps after which tasks ended and others began, as evaluations tell; empty for joint training."""
+    last = {len(row): step for step, row in seed.evaluations}
+    return [last[count] for count in sorted(last)][:-1]
+
+
+def _over_steps(
+    key: str,
+    title: str,
+    y_label: str,
+    section: Section,
+    curve: Callable[[SeedResult], dict[int, float]],
+    note: str,
+) -> Chart | None:
+    """Curves over steps, at the steps that all seeds of a row have; every series has a dash of its own."""
+    drawn = []
+    for row in main_rows(section):
+        curves = [curve(seed) for seed in row.seeds]
+        steps = sorted(set.intersection(*(set(one) for one in curves)))
+        summaries = [(step, summarise([one[step] for one in curves])) for step in steps]
+        points = tuple(_point(step, s, f"{row.label}, step {step}") for step, s in summaries if s)
+        drawn.append((row, points, False))
+    ends = {tuple(task_ends(seed)) for row in main_rows(section) for seed in row.seeds if task_ends(seed)}
+    chart = _chart(key, title, "steps", y_label, drawn, (), kind="curves", note=note)
+    if chart is None:
+        return None
+    series = tuple(replace(one, dash=_DENSE[at % len(_DENSE)]) for at, one in enumerate(chart.series))
+    if len(ends) != 1:  # none are known, or rows differ in them
+        return replace(chart, series=series)
+    note += " Vertical lines are task boundaries."
+    return replace(chart, series=series, note=note, boundaries=tuple(map(float, ends.pop())))
 
 
 def accuracy_against_memory(section: Section) -> Chart | None:
@@ -219,7 +293,7 @@ def _chart(
     drawn: Sequence[tuple[ResultRow, tuple[Point, ...], bool]],
     x_ticks: tuple[tuple[float, str], ...],
     *,
-    kind: Literal["lines", "points"] = "lines",
+    kind: Kind = "lines",
     log_x: bool = False,
     note: str = "",
 ) -> Chart | None:

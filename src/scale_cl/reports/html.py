@@ -169,6 +169,7 @@ class Drawing:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     strokes: tuple[Stroke, ...]
+    boundaries: tuple[float, ...] = ()
     width: int = WIDTH
     height: int = HEIGHT
 
@@ -223,6 +224,7 @@ def draw(chart: Chart) -> Drawing:
         x_ticks=tuple(x_ticks),
         y_ticks=tuple(Tick(y_at(y), f"{y:g}") for y in y_values if y_low <= y <= y_high),
         strokes=tuple(_stroke(chart, series, x_at, y_at, (left, right)) for series in chart.series),
+        boundaries=tuple(map(x_at, chart.boundaries)),
     )
 
 
@@ -283,7 +285,7 @@ def _stroke(
         mark = Mark(ends[1] - 4, y, None, point.hover)
         return Stroke(series.label, series.colour, dash, f"M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}", "", (mark,))
     places = [(x_at(p.x), y_at(p.y)) for p in series.points]
-    lines = chart.kind == "lines"
+    lines = chart.kind != "points"
     bars = [None if p.deviation is None else (y_at(p.y - p.deviation), y_at(p.y + p.deviation)) for p in series.points]
     edges = [(x, *bar) for (x, _), bar in zip(places, bars, strict=True) if bar is not None]
     band = [(x, high) for x, _, high in edges] + [(x, low) for x, low, _ in reversed(edges)]

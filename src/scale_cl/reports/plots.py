@@ -74,14 +74,17 @@ def plot_heatmap(heatmap: Heatmap) -> dict[str, bytes]:
 
 def _draw(chart: Chart, figure: Figure, labels: list[str], columns: int) -> None:
     axes = figure.subplots()
+    for at in chart.boundaries:
+        axes.axvline(at, color="0.6", linewidth=0.5, zorder=0)
     for series, label in zip(chart.series, labels, strict=True):
         colour, dash = COLOURS[series.colour], DASHES[(series.dash + series.level) % len(DASHES)]
         if series.level:
             axes.axhline(series.points[0].y, color=colour, linestyle=dash, label=label)
             continue
         xs, ys = [p.x for p in series.points], [p.y for p in series.points]
-        if chart.kind == "lines":
-            axes.plot(xs, ys, color=colour, linestyle=dash, marker=MARKERS[series.colour] or "o", label=label)
+        if chart.kind != "points":
+            marker = MARKERS[series.colour] or "o" if chart.kind == "lines" else ""
+            axes.plot(xs, ys, color=colour, linestyle=dash, marker=marker, label=label)
             spread = [(p.x, p.y - p.deviation, p.y + p.deviation) for p in series.points if p.deviation is not None]
             if len(spread) > 1:
                 places, lower, upper = (list(column) for column in zip(*spread, strict=True))

@@ -10,6 +10,7 @@ from typing import Literal
 from scale_cl.reports.paper import PrintedValue
 from scale_cl.reports.sections import ResultRow
 from scale_cl.reports.seed_statistics import Summary
+from scale_cl.results import ANYTIME_MEASURES
 
 GAP = "–"
 UNDEFINED = {  # reasons why a measure has no value
@@ -17,6 +18,8 @@ UNDEFINED = {  # reasons why a measure has no value
     "fm": "needs two tasks, and a test after each",
     "la": "needs a test after each task",
     "bwt": "needs two tasks, and a test after each",
+    **dict.fromkeys(ANYTIME_MEASURES, "needs evaluations within tasks (run.evaluate_every) of tasks one after another"),
+    "prequential_acc": "needs predictions before learning (run.prequential)",
 }
 Tone = Literal["", "good", "bad", "gap"]
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&$])")

@@ -25,15 +25,24 @@ from scale_cl.reports.table import (
     signed,
 )
 from scale_cl.reports.versus_paper import ablation_table, paper_table, sensitivity_table
+from scale_cl.results import MEASURE_NAMES
 
 ALONE, BESIDE = "alone", "beside other runs"  # how a time was measured
 _MEASURES = ("acc", "fm")
+_AT_ANY_TIME = {  # what it is, and whether more is better
+    "aaa": ("average anytime accuracy: mean over evaluations of the mean over the tasks begun, percent", True),
+    "wc_acc": ("worst-case accuracy: last task as it is, the others at their lowest since they ended, percent", True),
+    "min_acc": ("mean over tasks of the lowest accuracy since the task ended, percent", True),
+    "stability_gap": ("mean drop of the earlier tasks while a task is learnt, points", False),
+    "prequential_acc": ("share of samples predicted correctly before they were learnt, percent", True),
+}
 
 
 def tables(section: Section) -> list[Table]:
     """All tables of a section that have content."""
     made = (
         results_table(section),
+        anytime_table(section),
         paper_table(section),
         tests_table(section),
         ablation_table(section),
@@ -98,6 +107,28 @@ def results_table(section: Section) -> Table:
     if not all(competing):
         note += " Joint training sees all data at once: an upper bound, not a competitor."
     return Table("results", "Results", columns, bodies, note)
+
+
+def anytime_table(section: Section) -> Table | None:
+    """Measures of evaluations within tasks and of predictions before learning; None if no row has any."""
+    rows = [row for row in main_rows(section) if any(seed.optional_measures for seed in row.seeds)]
+    found = [measure for measure in _AT_ANY_TIME if any(row.summary(measure) for row in rows)]
+    if not found:
+        return None
+    competing = [not row.is_bound for row in rows]
+    columns = [
+        mark_best([measure_cell(row, measure) for row in rows], highest=_AT_ANY_TIME[measure][1], competing=competing)
+        for measure in found
+    ]
+    bodies = zip([name_cell(row) for row in rows], [seeds_cell(row) for row in rows], *columns, strict=True)
+    headings = [LEARNER, Column("Seeds", "number of seeds")]
+    for measure in found:
+        meaning, highest = _AT_ANY_TIME[measure]
+        headings.append(Column(f"{MEASURE_NAMES[measure]} {'↑' if highest else '↓'}", meaning))
+    note = (
+        "Evaluations within tasks are on a sample of each test set. Mean ± sample deviation over seeds, best in bold."
+    )
+    return Table("anytime", "At any time", tuple(headings), tuple(bodies), note)
 
 
 def memory_table(section: Section, measure: str) -> Table | None:

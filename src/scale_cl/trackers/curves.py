@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import io
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scale_cl import metrics
-from scale_cl.results import MEASURES
+from scale_cl.metrics import Evaluation
+from scale_cl.results import ANYTIME_MEASURES, MEASURES
 from scale_cl.trackers.backend import Backend
-from scale_cl.training.events import Evaluated, Event, Finished, Losses, Restored, Started, TaskStarted
+from scale_cl.training.events import (
+    AnytimeEvaluated,
+    Evaluated,
+    Event,
+    Finished,
+    Losses,
+    PrequentialCounted,
+    Restored,
+    Started,
+    TaskStarted,
+)
 
 _BETWEEN_PICTURES = 30.0  # seconds at least: drawing a picture takes longer than a quick task
 _NUMBERED = 12  # up to this many tasks, every cell of the picture shows its number
@@ -20,8 +32,10 @@ _NUMBERED = 12  # up to this many tasks, every cell of the picture shows its num
 class Curves:
     """A listener that fills one backend.
 
-    Over steps: `loss/TERM`. Over tasks learned: `accuracy/task-NN`, and `so_far/MEASURE` of the tasks learned so far.
-    At the end: `result/MEASURE`; with several seeds also their mean and `result/MEASURE_deviation`.
+    Over steps: `loss/TERM`; `anytime/task-NN` and `anytime/mean` of evaluations within tasks; `prequential/all` and
+    `prequential/window` of predictions before learning. Over tasks learned: `accuracy/task-NN`, and `so_far/MEASURE` of
+    the tasks learned so far. At the end: `result/MEASURE`; with several seeds also their mean and
+    `result/MEASURE_deviation`.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -31,6 +45,8 @@ class Curves:
         self._tasks = 0
         self._names: dict[int, str] = {}
         self._matrices: dict[int, list[list[float | None]]] = {}
+        self._evaluations: dict[int, list[Evaluation]] = {}
+        self._prequential: dict[int, float] = {}  # over all samples so far
         self._drawn: dict[int, float] = {}
 
     def __call__(self, event: Event) -> None:
@@ -42,9 +58,19 @@ class Curves:
                 self._names[task] = name
             case Losses(seed=seed, step=step, terms=terms):
                 self._backend.scalars(seed, "step", step, {f"loss/{name}": value for name, value in terms.items()})
-            case Restored(seed=seed, steps=steps, matrix=matrix):
+            case Restored(seed=seed, steps=steps, matrix=matrix, evaluations=evaluations, prequential=prequential):
                 self._matrices[seed] = [list(row) for row in matrix]
+                self._evaluations[seed] = list(evaluations)
+                self._prequential |= {} if prequential is None else {seed: prequential}
                 self._backend.restored(seed, steps)
+            case AnytimeEvaluated(seed=seed, step=step, accuracies=row):
+                self._evaluations[seed].append(Evaluation(step, row))
+                points = {f"anytime/{name}": value for name, value in self._by_task(row).items()}
+                self._backend.scalars(seed, "step", step, {**points, "anytime/mean": statistics.fmean(row)})
+            case PrequentialCounted(seed=seed, step=step, accuracy=accuracy, recent=recent):
+                self._prequential[seed] = accuracy
+                points = {"prequential/all": accuracy, "prequential/window": recent}
+                self._backend.scalars(seed, "step", step, points)
             case Evaluated(seed=seed, task=task, accuracies=accuracies):
                 self._evaluated(seed, task, accuracies)
             case Finished():
@@ -54,6 +80,7 @@ class Curves:
         self._what, self._seeds, self._tasks = f"{event.learner} on {event.stream}", list(event.seeds), event.tasks
         self._names = {}
         self._matrices = {seed: [[None] * event.tasks for _ in range(event.tasks)] for seed in event.seeds}
+        self._evaluations, self._prequential = {seed: [] for seed in event.seeds}, {}
         self._drawn = dict.fromkeys(event.seeds, time.monotonic())
         self._backend.open(self._seeds)
 
@@ -61,8 +88,7 @@ class Curves:
         """A point per tested task, the measures of the tasks so far, and now and then the matrix."""
         matrix, learned = self._matrices[seed], task + 1
         matrix[task][:learned] = accuracies
-        digits = len(str(self._tasks))
-        points = {f"accuracy/task-{number:0{digits}}": value for number, value in enumerate(accuracies, start=1)}
+        points = {f"accuracy/{name}": value for name, value in self._by_task(accuracies).items()}
         so_far = [row[:learned] for row in matrix[:learned]]
         points |= {f"so_far/{name}": value for name, value in _measures(so_far).items()}
         self._backend.scalars(seed, "task", learned, points)
@@ -70,12 +96,27 @@ class Curves:
             self._drawn[seed] = time.monotonic()
             self._backend.picture(seed, matrix_png(matrix, f"{self._what}, seed {seed}"), learned)
 
+    def _by_task(self, accuracies: Sequence[float]) -> dict[str, float]:
+        """Accuracies by the names of their curves: `task-07`."""
+        digits = len(str(self._tasks))
+        return {f"task-{number:0{digits}}": value for number, value in enumerate(accuracies, start=1)}
+
+    def _final(self, seed: int) -> dict[str, float | None]:
+        """All measures of a seed; those of evaluations within tasks and before learning only if there are any."""
+        found = {name: _measure(self._matrices[seed], name) for name in MEASURES}
+        if self._evaluations[seed]:
+            found |= {name: getattr(metrics, name)(self._evaluations[seed]) for name in ANYTIME_MEASURES}
+        return found | ({"prequential_acc": self._prequential[seed]} if seed in self._prequential else {})
+
     def _finish(self) -> None:
         """The result of every seed, and their mean."""
         for seed in self._seeds:
-            self._backend.result(seed, _named(_measures(self._matrices[seed])))
+            self._backend.result(
+                seed, _named({n: value for n, value in self._final(seed).items() if value is not None})
+            )
         if len(self._seeds) > 1:
-            together = {measure: [_measure(m, measure) for m in self._matrices.values()] for measure in MEASURES}
+            finals = [self._final(seed) for seed in self._seeds]
+            together = {measure: [final.get(measure) for final in finals] for measure in finals[0]}
             summary = {measure: metrics.mean_and_deviation(values) for measure, values in together.items()}
             means = {measure: mean for measure, (mean, _) in summary.items() if mean is not None}
             means |= {f"{name}_deviation": spread for name, (_, spread) in summary.items() if spread is not None}
@@ -87,11 +128,11 @@ class Curves:
         self._backend.document(self._document())
 
     def _document(self) -> dict[str, Any]:
-        matrices = [self._matrices[seed] for seed in self._seeds]
+        matrices, measures = [self._matrices[seed] for seed in self._seeds], self._final(self._seeds[0])
         return {
             "run": self._what,
             "seeds": self._seeds,
-            **{measure: [_measure(matrix, measure) for matrix in matrices] for measure in MEASURES},
+            **{measure: [self._final(seed).get(measure) for seed in self._seeds] for measure in measures},
             "tasks": [self._names.get(task, str(task + 1)) for task in range(self._tasks)],
             "matrix": matrices,
         }

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from scale_cl.errors import TrackerError
-from scale_cl.results import MEASURES, percent
+from scale_cl.results import MEASURE_NAMES, percent
 from scale_cl.trackers.backend import About, Axis, Ending, flat
 
 FOLDER = "tensorboard"
@@ -80,11 +80,11 @@ class TensorBoard:
         """A table of the measures, under Text."""
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        seeds = content["seeds"]
-        rows = [[f"seed {seed}", *(percent([content[m][k]]) for m in MEASURES)] for k, seed in enumerate(seeds)]
+        seeds, measures = content["seeds"], [measure for measure in MEASURE_NAMES if measure in content]
+        rows = [[f"seed {seed}", *(percent([content[m][k]]) for m in measures)] for k, seed in enumerate(seeds)]
         if len(seeds) > 1:
-            rows.append(["all", *(percent(content[m]) for m in MEASURES)])
-        lines = [["", *(m.upper() for m in MEASURES)], ["---"] * 5, *rows]
+            rows.append(["all", *(percent(content[m]) for m in measures)])
+        lines = [["", *(MEASURE_NAMES[m] for m in measures)], ["---"] * (1 + len(measures)), *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         self._log(None).write(0, text_pb("result", f"{content['run']}\n\n{table}"))
 

@@ -17,6 +17,7 @@ from scale_cl.errors import TrackerError
 from scale_cl.trackers.backend import About, Axis, Ending
 
 _AXES: dict[Axis, str] = {"step": "step", "task": "tasks_learned"}
+_CURVES: dict[Axis, tuple[str, ...]] = {"step": ("loss", "anytime", "prequential"), "task": ("accuracy", "so_far")}
 
 
 class WandB:
@@ -116,6 +117,7 @@ class WandB:
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off"),
         )
-        for axis, pattern in (("step", "loss/*"), ("task", "accuracy/*"), ("task", "so_far/*")):
-            run.define_metric(pattern, step_metric=_AXES[axis])  # type: ignore[index]
+        for axis, groups in _CURVES.items():
+            for group in groups:
+                run.define_metric(f"{group}/*", step_metric=_AXES[axis])
         return run

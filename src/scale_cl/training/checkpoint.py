@@ -10,6 +10,7 @@ done, 120 steps into the next). The JSON has two parts:
     position:  stream, data, config         what it is trained on: name, fingerprint and the config of the run
                stage, step                  tasks done, and steps made in the next
                matrix, seconds_*            accuracies and time so far
+               anytime, prequential         evaluations within tasks and predictions before learning, if there are any
 
 The JSON is written last and holds the checksum of the tensors and one of itself, so a checkpoint is there whole or not
 at all. When a checkpoint is replaced, the old or the new one is there at every moment: the new tensors have another
@@ -35,6 +36,8 @@ from scale_cl import files
 from scale_cl.errors import CheckpointError
 from scale_cl.json_format import Format, accuracy_matrix, reporting_damage, typed
 from scale_cl.learners import State
+from scale_cl.metrics import Evaluation, Predictions
+from scale_cl.results import measured_as_dict, measured_from_dict
 from scale_cl.streams import InputSpec, Scenario
 
 SCHEMA = 2
@@ -94,6 +97,8 @@ class Checkpoint:
     seconds_train: float
     seconds_eval: float
     seconds_wall: float
+    evaluations: tuple[Evaluation, ...] = ()
+    predictions: tuple[Predictions, ...] = ()  # the last of which may be unfinished
 
     @property
     def state(self) -> State:
@@ -185,6 +190,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
             "seconds_train": checkpoint.seconds_train,
             "seconds_eval": checkpoint.seconds_eval,
             "seconds_wall": checkpoint.seconds_wall,
+            **measured_as_dict(checkpoint.evaluations, checkpoint.predictions),
         },
     }
     path = folder / f"{name_of(checkpoint.position)}.json"
@@ -243,6 +249,7 @@ def read(path: Path) -> Checkpoint:
             seconds_train=_seconds(position["seconds_train"]),
             seconds_eval=_seconds(position["seconds_eval"]),
             seconds_wall=_seconds(position["seconds_wall"]),
+            **measured_from_dict(position),
         )
     if name_of(checkpoint.position) != path.stem:
         raise CheckpointError(f"{path} is foreign: it says that it is {name_of(checkpoint.position)}")

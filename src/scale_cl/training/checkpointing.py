@@ -127,6 +127,7 @@ class Checkpointer:
     def _snapshot(self, run: LearnerRun) -> _Snapshot:
         """The run as it is now; training does not change it any more."""
         packed = ready = None
+        run.flush_counts()
         with run.on_device():
             run.learner.check_finite()
             state = run.learner.state_dict()
@@ -154,6 +155,8 @@ class Checkpointer:
             seconds_train=run.seconds_train,
             seconds_eval=run.seconds_eval,
             seconds_wall=time.monotonic() - self._began,
+            evaluations=tuple(run.evaluations),
+            predictions=(*run.predictions, *([] if run.prequential is None else run.prequential.unfinished())),
         )
         return _Snapshot(now, packed, ready)
 
@@ -182,6 +185,7 @@ class Checkpointer:
             run.learner.load_state_dict(saved.state)
         run.stage, run.done = saved.position
         run.matrix = saved.matrix
+        run.evaluations, run.predictions = list(saved.evaluations), list(saved.predictions)
         run.seconds_train, run.seconds_eval = saved.seconds_train, saved.seconds_eval
         self._began = min(self._began, time.monotonic() - saved.seconds_wall)
 

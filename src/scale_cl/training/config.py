@@ -121,6 +121,11 @@ class RunSettings(Settings):
     on_divergence: Literal["stop", "skip"] = setting(
         "stop", "when a loss or gradient is not finite: stop the run, or skip the step"
     )
+    evaluate_every: int = setting(
+        0, "steps from one evaluation within tasks to the next; 0: only at the end of each task", low=0
+    )
+    evaluate_samples: int = setting(125, "test samples per task of such an evaluation, the same each time", low=1)
+    prequential: bool = setting(False, "predict each batch before it is learnt, and count the correct predictions")
     checkpoint_every: int = setting(0, "steps from one checkpoint to the next; 0: only at the end of each task", low=0)
     checkpoint_seconds: float = setting(0.0, "seconds from one checkpoint to the next within a task; 0: none", low=0)
     checkpoints_kept: int = setting(2, "number of checkpoints per seed that stay, the newest ones", low=1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from scale_cl.metrics import Evaluation
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -33,6 +35,8 @@ class Restored:
     seed: int
     steps: int  # done so far
     matrix: list[list[float | None]]  # accuracies so far
+    evaluations: tuple[Evaluation, ...] = ()  # within tasks, so far
+    prequential: float | None = None  # accuracy so far on batches before they were learnt, if it is measured
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,44 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class AnytimeEvaluated:
+    """A seed was tested on a sample of each task begun so far, within a task or at its end.
+
+    Sent every `evaluate_every` steps, if that is not 0, and at the end of each task. Steps count from 1 over all tasks.
+    """
+
+    seed: int
+    step: int
+    accuracies: tuple[float, ...]  # percent
+
+
+@dataclass(frozen=True)
+class PrequentialCounted:
+    """How many samples a seed predicted correctly before it learnt them; sent every few steps if asked for."""
+
+    seed: int
+    step: int  # the last one that is counted
+    accuracy: float  # percent of all samples so far
+    recent: float  # percent of the samples of the last steps, a sliding window
+
+
+@dataclass(frozen=True)
 class Finished:
     """Training is over."""
 
 
-Event = Loaded | Started | Restored | TaskStarted | Stepped | Losses | Evaluated | Finished
+Event = (
+    Loaded
+    | Started
+    | Restored
+    | TaskStarted
+    | Stepped
+    | Losses
+    | Evaluated
+    | AnytimeEvaluated
+    | PrequentialCounted
+    | Finished
+)
 Listener = Callable[[Event], None]
 
 

@@ -1,12 +1,11 @@
-"""One learner on its way through one stream: its steps, its tests, its loss terms.
+"""One learner on its way through one stream: its steps, its tests, and what is measured meanwhile.
 
 On a GPU each run has a CUDA stream of its own, so that the small kernels of several runs share the device.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,9 @@ from torch import Tensor
 
 from scale_cl.engine import STREAM
 from scale_cl.learners import Learner, StepStats
+from scale_cl.metrics import Evaluation, Predictions
 from scale_cl.streams import Stream, TaskInfo
+from scale_cl.training.monitoring import AnytimeTests, LossTerms, Prequential, Timer, predicted
 
 CHUNK = 2000  # test samples per forward: large enough for a GPU, small enough for its caches and for a laptop
 
@@ -40,8 +41,14 @@ class LearnerRun:
         self.matrix: list[list[float | None]] = [[None] * len(stream) for _ in stream.tasks]
         self.stage = 0  # completed stages
         self.done = 0  # steps done in the current stage
+        self.steps = 0  # steps done in all
         self.seconds_train = self.seconds_eval = 0.0
         self.losses: LossTerms | None = None  # set if losses are wanted
+        self.tests: AnytimeTests | None = None  # set if evaluations within tasks are wanted
+        self.evaluations: list[Evaluation] = []  # their results
+        self.prequential: Prequential | None = None  # set if predictions before learning are wanted
+        self.predictions: list[Predictions] = []  # their counts
+        self.evaluating = Timer(learner.device)  # the time of both
         self.x = self.y = torch.empty(0)
         self._cuda = torch.cuda.Stream(learner.device) if learner.device.type == "cuda" else None
         if self._cuda is not None:
@@ -77,9 +84,21 @@ class LearnerRun:
             if self.losses is not None:
                 self.losses.take(stats)
         self.done += 1
+        self.steps += 1
 
     def _learn(self, epoch: int, start: int, stop: int) -> StepStats:
-        return self.learner.observe(self.x[start:stop], self.y[start:stop])
+        return self._observe(epoch, self.x[start:stop], self.y[start:stop])
+
+    def _observe(self, epoch: int, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        """Learn from a batch; if asked for, predict it before, when it is seen for the first time."""
+        if self.prequential is not None and epoch == 0:
+            with self.evaluating.running():
+                scores = None  # before the first step nothing has been learnt
+                if self.learner.steps:
+                    mixed = self.learner.engine.predict_mixed
+                    scores = predicted(self.learner, self.stream, x, self.stage) if task is None else mixed(x, task)
+                self.prequential.take(self.steps + 1, scores, y)
+        return self.learner.observe(x, y, task)
 
     def end(self) -> None:
         """End the task of the current stage, if the learner is told."""
@@ -93,6 +112,23 @@ class LearnerRun:
         if self.losses is not None:
             with self.on_device():
                 self.losses.flush()
+
+    def evaluate(self, tasks: int) -> None:
+        """Test on a sample of the first `tasks` tasks, if evaluations within tasks are wanted; waits for nothing."""
+        if self.tests is not None:
+            with self.on_device(), self.evaluating.running():
+                self.tests.evaluate(self.steps, tasks)
+
+    def flush_counts(self, *, end: bool = False) -> None:
+        """Have all evaluations and counts reported, at the `end` of training an unfinished one too.
+
+        Waits for the device.
+        """
+        with self.on_device():
+            if self.tests is not None:
+                self.tests.flush()
+            if self.prequential is not None:
+                (self.prequential.finish if end else self.prequential.flush)()
 
     def test(self, tasks: int) -> list[float]:
         """Accuracies in percent on the first `tasks` tasks."""
@@ -138,7 +174,7 @@ class JointRun(LearnerRun):
         if epoch != self._epoch:  # each epoch has its own order, drawn from the stream's seed
             order = np.random.default_rng((self.stream.seed, epoch)).permutation(len(self._rows))
             self._order, self._epoch = torch.from_numpy(order).to(self._rows.device), epoch
-        return self.learner.observe(*self._samples(self._order[start:stop]))
+        return self._observe(epoch, *self._samples(self._order[start:stop]))
 
     def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, labels and tasks of these samples of the mixture."""
@@ -165,100 +201,8 @@ def accuracies(learner: Learner, stream: Stream, tasks: int) -> list[float]:
 def _hits(learner: Learner, stream: Stream, task: int) -> Tensor:
     """The number of test samples of `task` that the learner classifies correctly, as a device tensor."""
     x, y = stream.test_data(task)
-    told = stream.boundaries == "told" and stream.scenario != "class"
-    name = stream.tasks[task].name if told else None
     right = [
-        (learner.predict(part, name).argmax(1) == label.to(learner.device)).sum()
+        (predicted(learner, stream, part, task).argmax(1) == label.to(learner.device)).sum()
         for part, label in zip(x.split(CHUNK), y.split(CHUNK), strict=True)
     ]
     return torch.stack(right).sum()
-
-
-# ---- loss terms ------------------------------------------------------------------------------------------------------
-@dataclass
-class _Sum:
-    """The sum of terms that occurred together, over some steps."""
-
-    total: Tensor  # [terms] float64, on the learner's device
-    steps: int
-
-
-@dataclass
-class _Reading:
-    """Sums that are being copied to the host."""
-
-    step: int
-    sums: dict[tuple[str, ...], _Sum]
-    sent: torch.cuda.Event | None  # None: they are on the host
-
-    @property
-    def arrived(self) -> bool:
-        return self.sent is None or self.sent.query()
-
-    def means(self) -> dict[str, float]:
-        """The mean of each term over the steps that had it."""
-        if self.sent is not None:
-            self.sent.synchronize()
-        totals: dict[str, float] = {}
-        steps: dict[str, int] = {}
-        for names, part in self.sums.items():
-            for name, value in zip(names, part.total.tolist(), strict=True):
-                totals[name] = totals.get(name, 0.0) + value
-                steps[name] = steps.get(name, 0) + part.steps
-        return {name: total / steps[name] for name, total in totals.items()}
-
-
-class LossTerms:
-    """Sums the loss terms of every step on the device and reports their means every so many steps.
-
-    The sums are copied to the host asynchronously and read once they have arrived, so the device never waits.
-    """
-
-    def __init__(self, every: int, *, done: int, report: Callable[[int, dict[str, float]], None]) -> None:
-        """Call `report(step, means)` at every multiple of `every`; `done` steps were made before."""
-        self._every, self._step, self._report = every, done, report
-        self._sums: dict[tuple[str, ...], _Sum] = {}
-        self._readings: deque[_Reading] = deque()
-
-    @torch.no_grad()
-    def take(self, stats: StepStats) -> None:
-        """Add the terms of the next step, which may be overwritten afterwards: device work only."""
-        self._step += 1
-        terms = {name: t for name, t in stats.items() if t.dim() == 0}
-        if terms:
-            values = list(terms.values())
-            alike = len({t.dtype for t in values}) == 1  # as losses are: two kernel launches are enough
-            row = torch.stack(values if alike else [t.double() for t in values]).double()
-            known = self._sums.get(tuple(terms))
-            if known is None:
-                self._sums[tuple(terms)] = _Sum(row, 1)
-            else:
-                known.total += row
-                known.steps += 1
-        if self._step % self._every == 0:
-            self._send()
-        while self._readings and self._readings[0].arrived:
-            self._pass_on()
-
-    def flush(self) -> None:
-        """Report everything gathered so far; waits for the device."""
-        self._send()
-        while self._readings:
-            self._pass_on()
-
-    def _send(self) -> None:
-        sums, self._sums = self._sums, {}
-        if not sums:
-            return
-        sent = None
-        if any(part.total.is_cuda for part in sums.values()):
-            for part in sums.values():
-                on_host = torch.empty(part.total.shape, dtype=part.total.dtype, pin_memory=True)
-                part.total = on_host.copy_(part.total, non_blocking=True)
-            sent = torch.cuda.Event()
-            sent.record()
-        self._readings.append(_Reading(self._step, sums, sent))
-
-    def _pass_on(self) -> None:
-        reading = self._readings.popleft()
-        self._report(reading.step, reading.means())

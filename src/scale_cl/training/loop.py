@@ -11,21 +11,36 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
 import torch
 
+from scale_cl import metrics
 from scale_cl.errors import ConfigError, StreamError
 from scale_cl.learners import Learner
+from scale_cl.metrics import Evaluation
 from scale_cl.results import SeedResult
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.training import events
 from scale_cl.training.checkpointing import Checkpointer
-from scale_cl.training.events import Evaluated, Finished, Listener, Losses, Restored, Started, Stepped, TaskStarted
-from scale_cl.training.learner_run import LearnerRun, LossTerms, learner_run
+from scale_cl.training.events import (
+    AnytimeEvaluated,
+    Evaluated,
+    Finished,
+    Listener,
+    Losses,
+    PrequentialCounted,
+    Restored,
+    Started,
+    Stepped,
+    TaskStarted,
+)
+from scale_cl.training.learner_run import LearnerRun, learner_run
+from scale_cl.training.monitoring import AnytimeTests, LossTerms, Prequential
 
 T = TypeVar("T")
 FIRST, MOST = 125, 500  # steps that a thread makes in one block: at first, and at most
@@ -40,6 +55,9 @@ def train(
     batch_size: int = 10,
     on_event: Listener | None = None,
     loss_every: int = 0,
+    evaluate_every: int = 0,
+    evaluate_samples: int = 125,
+    prequential: bool = False,
     config: Mapping[str, Any] | None = None,
     checkpointer: Checkpointer | None = None,
 ) -> SeedResult:
@@ -50,6 +68,9 @@ def train(
         batch_size=batch_size,
         on_event=on_event,
         loss_every=loss_every,
+        evaluate_every=evaluate_every,
+        evaluate_samples=evaluate_samples,
+        prequential=prequential,
         config=config,
         checkpointer=checkpointer,
     )[0]
@@ -62,6 +83,9 @@ def train_many(
     batch_size: int = 10,
     on_event: Listener | None = None,
     loss_every: int = 0,
+    evaluate_every: int = 0,
+    evaluate_samples: int = 125,
+    prequential: bool = False,
     config: Mapping[str, Any] | None = None,
     checkpointer: Checkpointer | None = None,
 ) -> list[SeedResult]:
@@ -76,6 +100,9 @@ def train_many(
         batch_size: samples per step.
         on_event: called with every event of the training, see `scale_cl.training.events`.
         loss_every: steps from one `Losses` event to the next; 0: none, and no losses are gathered.
+        evaluate_every: steps from one evaluation within tasks to the next; 0: none.
+        evaluate_samples: test samples per task of such an evaluation, drawn once by the stream's seed.
+        prequential: predict each batch before it is learnt, and count the correct predictions.
         config: what the results record as their config; by default the learner's settings.
         checkpointer: writes checkpoints, and restores each learner from its newest one if it is to resume.
     """
@@ -89,16 +116,20 @@ def train_many(
         checkpointer.restore(runs, streams, config or _settings_of(learners[0]))
     seeds = tuple(stream.seed for stream in streams)
     tell(Started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches)))
-    restored = [epochs * sum(batches[: run.stage]) + run.done for run in runs]
-    if min(restored):
-        tell(Stepped(min(restored)))
-    for run, steps in zip(runs, restored, strict=True):
-        if steps:
-            tell(Restored(run.stream.seed, steps, [list(row) for row in run.matrix]))
+    for run in runs:
+        run.steps = epochs * sum(batches[: run.stage]) + run.done
+    if min(run.steps for run in runs):
+        tell(Stepped(min(run.steps for run in runs)))
+    for run in runs:
+        if run.steps:
+            matrix = [list(row) for row in run.matrix]
+            measured = tuple(run.evaluations), metrics.prequential(run.predictions)
+            tell(Restored(run.stream.seed, run.steps, matrix, *measured))
     skipped = _SkippedSteps(runs)
+    wanted = _Monitors(loss_every, evaluate_every, evaluate_samples, prequential)
     with (
         checkpointer or contextlib.nullcontext(),
-        _gathered_losses(runs, loss_every, restored, tell),
+        _monitored(runs, wanted, tell),
         runners_of(runs) as runners,
     ):
         _train_stages(runs, batch_size, batches, tell, checkpointer, runners)
@@ -116,6 +147,8 @@ def train_many(
             seconds_eval=run.seconds_eval,
             scenario=run.stream.scenario,
             after=run.learner.after or None,
+            evaluations=tuple(run.evaluations),
+            predictions=tuple(run.predictions),
         )
         for run in runs
     ]
@@ -145,7 +178,8 @@ def _train_stages(
             if checkpointer is not None:
                 stop = min(stop, checkpointer.next_due(before + step) - before)
             began = time.perf_counter()
-            runners.each(active, partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size))
+            steps = partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size, tasks=stage.tested)
+            runners.each(active, steps)
             runners.took(stop - step, time.perf_counter() - began)
             step = stop
             tell(Stepped(before + step))
@@ -155,7 +189,10 @@ def _train_stages(
                 checkpointer.save([run for run in active if run.done == step], runners)
                 clock.restart()
         runners.in_turn(active, LearnerRun.end)
+        runners.each(active, partial(LearnerRun.evaluate, tasks=stage.tested))
         _wait(runs)
+        for run in active:
+            run.flush_counts()
         clock.trained(active)
         rows = runners.each(active, partial(LearnerRun.test, tasks=stage.tested))
         for run, row in zip(active, rows, strict=True):
@@ -166,24 +203,60 @@ def _train_stages(
             checkpointer.save(active, runners)
 
 
-def _take_steps(run: LearnerRun, *, stop: int, batches: int, batch_size: int) -> None:
-    """Train up to step `stop` of the stage; a run that was restored ahead of it has nothing to do."""
+def _take_steps(run: LearnerRun, *, stop: int, batches: int, batch_size: int, tasks: int) -> None:
+    """Train up to step `stop` of the stage; a run that was restored ahead of it has nothing to do.
+
+    Evaluations within the task are made here; that at its end is made once the task has ended.
+    """
     for step in range(run.done, stop):
         epoch, batch = divmod(step, batches)
         run.step(epoch, batch * batch_size, (batch + 1) * batch_size)
+        if run.tests is not None and run.steps % run.tests.every == 0 and step + 1 < run.learner.epochs * batches:
+            run.evaluate(tasks)
+
+
+@dataclass(frozen=True)
+class _Monitors:
+    """What is measured while training goes on; see `train_many`."""
+
+    loss_every: int
+    evaluate_every: int
+    evaluate_samples: int
+    prequential: bool
 
 
 @contextlib.contextmanager
-def _gathered_losses(runs: Sequence[LearnerRun], every: int, done: Sequence[int], tell: Listener) -> Iterator[None]:
-    """Within the context, loss terms are gathered and told every `every` steps; after an error, the remaining ones."""
+def _monitored(runs: Sequence[LearnerRun], wanted: _Monitors, tell: Listener) -> Iterator[None]:
+    """Within the context, what is wanted is measured and told; after an error, the loss terms gathered until then."""
     lock = Lock()  # runs may have threads of their own
 
-    def report(seed: int, step: int, terms: Mapping[str, float]) -> None:
+    def tell_losses(seed: int, step: int, terms: Mapping[str, float]) -> None:
         with lock:
             tell(Losses(seed, step, terms))
 
-    for run, steps in zip(runs, done, strict=True) if every else ():
-        run.losses = LossTerms(every, done=steps, report=partial(report, run.stream.seed))
+    def tell_evaluation(run: LearnerRun, found: Evaluation) -> None:
+        run.evaluations.append(found)
+        with lock:
+            tell(AnytimeEvaluated(run.stream.seed, *found))
+
+    def tell_count(seed: int, *figures: Any) -> None:
+        with lock:
+            tell(PrequentialCounted(seed, *figures))
+
+    for run in runs:
+        if wanted.loss_every:
+            report = partial(tell_losses, run.stream.seed)
+            run.losses = LossTerms(wanted.loss_every, done=run.steps, report=report)
+        if wanted.evaluate_every:
+            run.tests = AnytimeTests(
+                run.learner,
+                run.stream,
+                every=wanted.evaluate_every,
+                samples=wanted.evaluate_samples,
+                report=partial(tell_evaluation, run),
+            )
+        if wanted.prequential:
+            run.prequential = Prequential(run.predictions, partial(tell_count, run.stream.seed))
     try:
         yield
     except BaseException:
@@ -191,10 +264,12 @@ def _gathered_losses(runs: Sequence[LearnerRun], every: int, done: Sequence[int]
             for run in runs:
                 run.flush_losses()
         raise
+    for run in runs:
+        run.flush_counts(end=True)
 
 
 class _Clock:
-    """Shares the time that runs take together evenly among them."""
+    """Shares the time that runs take together evenly among them; evaluations within tasks count as testing."""
 
     def __init__(self) -> None:
         self._mark = time.perf_counter()
@@ -206,7 +281,10 @@ class _Clock:
     def trained(self, runs: Sequence[LearnerRun]) -> None:
         share = self._share(runs)
         for run in runs:
-            run.seconds_train += share
+            at_once = len(runs) if run.learner.device.type == "cuda" else 1
+            testing = min(share, run.evaluating.taken() / at_once)
+            run.seconds_train += share - testing
+            run.seconds_eval += testing
 
     def tested(self, runs: Sequence[LearnerRun]) -> None:
         share = self._share(runs)

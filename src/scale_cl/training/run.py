@@ -210,6 +210,9 @@ def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
         batch_size=config.run.batch_size,
         on_event=job.tell,
         loss_every=job.loss_every,
+        evaluate_every=config.run.evaluate_every,
+        evaluate_samples=config.run.evaluate_samples,
+        prequential=config.run.prequential,
         config=config.as_dict(),
         checkpointer=job.checkpointer(),
     )

@@ -64,7 +64,7 @@ def test_only_what_is_forgotten_leaves_and_its_slots_are_used_again(
 
 def test_a_boundary_found_late_moves_samples_to_the_new_task() -> None:
     for policy in ("ring", "reservoir", "balanced"):
-        kept = memory(8, policy=policy)  # type: ignore[arg-type]
+        kept = memory(8, policy=policy)
         kept.open(0, 3)
         write(kept, *numbered(0, 6))
         write(kept, *numbered(100, 2))  # of the next task, as is found out later

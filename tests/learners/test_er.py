@@ -99,7 +99,7 @@ def test_er_bears_odd_tasks_and_many() -> None:
     hardships.bears_a_hundred_tasks(make)
 
 
-@pytest.mark.parametrize("policy", ["ring", "class-ring", "reservoir"])
+@pytest.mark.parametrize("policy", ["ring", "class-ring", "reservoir", "balanced"])
 def test_er_goes_on_after_loading_and_leaves_the_host_alone(policy: Any) -> None:
     def make(spec: InputSpec) -> Er:
         return Er(spec, ErConfig(memory=6, memory_policy=policy, replay_current=policy != "ring"))

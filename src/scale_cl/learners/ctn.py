@@ -149,7 +149,7 @@ class Ctn(Learner):
         """The controller descends the cross-entropy on all semantic samples."""
         c, own = self.config, self.semantic.open_rows
         stored = self.semantic.stored[own]
-        own = torch.where(stored, own, own[stored.long().argmax()])  # the first sample again where a slot is free
+        own = torch.where(stored, own, own[stored.long().argmax().view(1)])  # the first sample where a slot is free
         samples = self.semantic.samples(torch.cat([self.semantic.finished(), own]))
         loss = cross_entropy(self.network(samples, wrt=self.controller).logits, samples.y)
         gradient = self.controller.weights.gradient(loss)

@@ -8,10 +8,10 @@ that a replayed step decides and counts the same.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from scale_cl.memory.draws import drawn_of_mask, drawn_of_rows, random_seeds
 from scale_cl.memory.policies import herding_order
 from scale_cl.memory.ragged_rows import set_rows, taken
 from scale_cl.memory.slots import TaskSlots
@@ -28,11 +28,17 @@ class EpisodicMemory(TaskSlots):
         return self.host.ask(lambda: min(n, self.available(current=current)))
 
     def draws(self, times: int, n: int, *, current: bool = False) -> Tensor:
-        """[times, n] rows: draws that are uniform and without replacement each; `n` must not exceed `available`."""
-        seeds = random_seeds(times, self.generator, self.device)
-        if self.on_host:
-            return drawn_of_rows(self.stored.nonzero().flatten() if current else self.candidates, seeds, n)
-        return drawn_of_mask(self.row, self.stored if current or self.shared else self.replayable, seeds, n)
+        """[times, n] rows: draws that are uniform and without replacement each; `n` must not exceed `available`.
+
+        A row's key is a hash of its number and of two random numbers, and a draw takes the rows with the highest keys:
+        it does not depend on how many rows are allocated. The hash is a bijection of 32 bits, so no two keys are equal.
+        """
+        seeds = torch.randint(0, 2**31, (times, 2, 1), generator=self.generator, device=self.device)
+        if self.on_host:  # no shape to keep: only the candidates are hashed
+            return _highest(self.stored.nonzero().flatten() if current else self.candidates, seeds, n)
+        a, b = seeds.unbind(1)
+        drawable = self.stored if current or self.shared else self.replayable
+        return _mix32_((self.row * (2 * a + 1)).add_(b)).masked_fill_(~drawable, -1).topk(n).indices
 
     def latest(self) -> Tensor:
         """Row [1] of the sample that a ring wrote last in the open task; it must hold one."""
@@ -155,3 +161,24 @@ class EpisodicMemory(TaskSlots):
             own = (self.y[rows] == label).nonzero().flatten()
             order = herding_order(features[own])
             self.rank[rows[own[order]]] = torch.arange(len(own), device=self.device)
+
+
+def _highest(rows: Tensor, seeds: Tensor, n: int) -> Tensor:
+    """[times, n] of these `rows`: those with the highest keys of `_mix32_`, by NumPy's cheaper calls."""
+    a, b = seeds.numpy().astype(np.uint32).swapaxes(0, 1)
+    key = rows.numpy().astype(np.uint32) * (2 * a + 1) + b  # uint32 keeps the low 32 bits
+    key ^= key >> 16
+    key *= np.uint32(0x85EBCA6B)
+    key ^= key >> 13
+    key *= np.uint32(0xC2B2AE35)
+    key ^= (key >> 16) ^ np.uint32(0x80000000)  # the last bit makes the order of int32 that of uint32
+    return taken(rows, torch.from_numpy(key.view(np.int32)).topk(n).indices)
+
+
+def _mix32_(value: Tensor) -> Tensor:
+    """Murmur's finaliser on the low 32 bits, in place: every output bit depends on every input bit."""
+    low = 0xFFFFFFFF
+    value.bitwise_and_(low)
+    value.bitwise_xor_(value >> 16).mul_(0x85EBCA6B).bitwise_and_(low)
+    value.bitwise_xor_(value >> 13).mul_(0xC2B2AE35).bitwise_and_(low)
+    return value.bitwise_xor_(value >> 16)

@@ -32,7 +32,7 @@ from scale_cl.engine.validation import (
     check_tasks,
 )
 from scale_cl.engine.weights import WeightState
-from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError, UnknownTaskError
+from scale_cl.errors import CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError, UnknownTaskError
 from scale_cl.nets import ContinualNet
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -78,6 +78,8 @@ class Engine(Builder):
         """Open a task; a name seen before continues that task, perhaps with more classes."""
         if task.classes < 1:
             raise InputError(f"task {task.name!r} has {task.classes} classes; a head needs at least one")
+        if task.name not in self.numbers:
+            self._check_room(task.name)
         self.end_task()
         number = self.numbers.setdefault(task.name, len(self.numbers))
         if number == len(self.classes):
@@ -101,6 +103,15 @@ class Engine(Builder):
             self._look_up()
         self.method.task_began(number)
         self._drop_what_moved()
+
+    def _check_room(self, task: str) -> None:
+        """A method that has a module per task may bound their number."""
+        most = min((m.most for m in self.owned.task_modules.values() if m.most is not None), default=None)
+        if most is not None and len(self.numbers) >= most:
+            raise ConfigError(
+                f"task {task!r} would be number {most + 1}, but {self.method_name} adds a network per task and is "
+                f"bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
+            )
 
     def end_task(self) -> None:
         """Close the open task; without one, nothing happens."""
@@ -235,6 +246,7 @@ class Engine(Builder):
         number = self._number_of(task)
         check_inputs(x, self.spec)
         x = x.to(self.device)
+        self.predicted_task = number
         return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 
     def predicting_net(self) -> ContinualNet:

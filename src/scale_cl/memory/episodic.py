@@ -116,6 +116,16 @@ class EpisodicMemory:
         self._open = None
         self._count()
 
+    def clear(self) -> None:
+        """Keep no sample any more: for a method whose samples do not outlive their task. No task may be open."""
+        for name in _COLUMNS:
+            getattr(self, name).zero_()
+        for kept in self.logits.values():
+            kept.width.zero_()
+        self.seen, self._others = [0] * len(self.seen), 0
+        self._class_counts = {}
+        self._count()
+
     def rows_of(self, task: int) -> Tensor:
         """The rows that hold a sample of a task (waits for the device)."""
         return (self.stored & (self.task == task)).nonzero().flatten()

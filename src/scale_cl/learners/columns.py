@@ -7,6 +7,8 @@ head of its own on every stream, so the task must be known at inference.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,7 @@ from scale_cl.engine import Batch, Engine, LearnerConfig, TaskModules, TaskShape
 from scale_cl.errors import ConfigError
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import cross_entropy
-from scale_cl.nets import Backbone, ContinualNet, Heads, Inputs, Outputs
+from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, Outputs, ReducedResNet18
 from scale_cl.nets.backbones import unmodulated
 from scale_cl.nets.model import Wrt
 from scale_cl.settings import setting
@@ -79,7 +81,7 @@ class ColumnNet(ContinualNet):
         laterals: bool,
         number: Callable[[], int],
     ) -> None:
-        """`number` is asked for the task of a forward on a GPU, whose samples are all of one task."""
+        """`number` is asked for the task of a forward that may be recorded, whose samples are all of one task."""
         super().__init__(inputs, NoTrunk(width, xavier=xavier), Heads(width, shared=False, xavier=xavier), None)
         self._columns = (columns,)  # in a tuple, because the engine owns and saves them
         self.laterals, self._number = laterals, number
@@ -91,7 +93,7 @@ class ColumnNet(ContinualNet):
 
     def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
         """Features and logits by the column of the samples' task."""
-        number = int(task[0]) if task.device.type == "cpu" else self._number()
+        number = self._number() if self.training or task.device.type != "cpu" else int(task[0])
         columns = [self.columns[k] for k in (range(number + 1) if self.laterals else (number,))]
         features = features_of(columns, x, parts, training=self.training)
         return Outputs(features, features, self.heads(features, task))
@@ -138,8 +140,17 @@ class ColumnLearner(Learner):
         self.network = engine.network(net)
 
     def trunk(self) -> Backbone:
-        """The trunk that columns are made of."""
-        return self.engine.backbone
+        """A new trunk like the engine's, of the width that the settings say."""
+        backbone, width, rng = self.engine.backbone, int(getattr(self.config, "width", 0)), self.engine.weights_rng
+        if isinstance(backbone, MLP):
+            hidden = (width,) * len(backbone.layers) if width else backbone.film_widths
+            return MLP(math.prod(self.spec.shape), hidden, generator=rng)
+        if isinstance(backbone, ReducedResNet18):
+            width, momentum = width or backbone.conv.out_channels, self.config.norm_momentum
+            return ReducedResNet18(self.spec.shape[0], width, momentum=momentum, generator=rng)
+        if width:
+            raise ConfigError("learner.width is for the backbones mlp and resnet18; leave it 0 for another")
+        return copy.deepcopy(backbone)  # with the weights that it came with
 
     def new_column(self, shape: TaskShape) -> Column:
         """The column of a task."""

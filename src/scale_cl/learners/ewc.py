@@ -108,15 +108,14 @@ class Ewc(ImportanceLearner):
 
     # ---- EWC++ -------------------------------------------------------------------------------------------------------
 
-    def before_the_move(self, gradient: list[Tensor], pull: list[Tensor]) -> None:
+    def after_gradient(self, gradient: list[Tensor], direction: list[Tensor]) -> None:
         """Add up squared gradients of the cross-entropy; after each interval they enter the moving average."""
         if self.config.mode != "running":
             return
-        with torch.no_grad():
-            torch._foreach_addcmul_(self.squares.tensors, gradient, gradient)
-            self.count += 1
-            if self.engine.host.ask(lambda: (self.engine.steps + 1) % self.config.interval == 0):
-                self.update_moving_average()
+        torch._foreach_addcmul_(self.squares.tensors, gradient, gradient)
+        self.count += 1
+        if self.engine.host.ask(lambda: (self.engine.steps + 1) % self.config.interval == 0):
+            self.update_moving_average()
 
     def update_moving_average(self) -> None:
         """F <- (1 - share) F + share * mean since the last update; fewer steps than an interval count for less."""

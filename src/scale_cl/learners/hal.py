@@ -17,8 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from scale_cl.engine import Batch, Engine, ReplayConfig, Samples
+from scale_cl.engine import Batch, Engine, ReplayConfig, Samples, Weights
 from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.nets import ContinualNet, Outputs
@@ -71,17 +72,20 @@ class Anchors(nn.Module):
             x, exists = self.x.new_zeros(*size, *self.shape), self.exists.new_zeros(size)
             x[old], exists[old] = self.x, self.exists
             self.x, self.exists = x, exists
+            self.running_features = self.running_features.new_zeros(size[1], self.width)
+            self.running_image = self.running_image.new_zeros(size[1], *self.shape)
+            self.running_count = self.running_count.new_zeros(size[1])
 
-    def begin(self, classes: int) -> None:
-        """Running means of a task of so many classes begin."""
-        self.running_features = self.running_features.new_zeros(classes, self.width)
-        self.running_image = self.running_image.new_zeros(classes, *self.shape)
-        self.running_count = self.running_count.new_zeros(classes)
+    def begin(self) -> None:
+        """Running means of the classes of a task begin."""
+        for mean in (self.running_features, self.running_image, self.running_count):
+            mean.zero_()
 
     @torch.no_grad()
     def note(self, x: Tensor, y: Tensor, features: Tensor, decay: float) -> None:
         """Take a batch of the open task into the running means of its classes."""
-        own = F.one_hot(y, len(self.running_count)).T.to(features.dtype)  # [classes, B]
+        classes = torch.arange(len(self.running_count), device=y.device)
+        own = (classes.unsqueeze(1) == y).to(features.dtype)  # [classes, B]
         count = own.sum(1, keepdim=True)
         total = self.running_count.unsqueeze(1) + count
         image = self.running_image.flatten(1)
@@ -126,13 +130,22 @@ class Hal(ReplayLearner):
         if anchored:
             theta_ahead = base.ahead(gradient if c.second_order else direction, c.lr)
             e, counts = self.drawn()
-            now, then = (self.network(e, theta, keep_statistics=True).logits for theta in (base, theta_ahead))
+            now, then = self.outputs(e, base), self.outputs(e, theta_ahead)
             distance = squared_distance(now, then, counts)
             direction = list(torch._foreach_add(direction, base.gradient(distance), alpha=c.anchoring))
             self.log(ce=loss, anchors=distance)
             loss = loss + c.anchoring * distance
         self.log(loss=loss)
         base.move(direction, c.lr)
+
+    def outputs(self, e: Samples, theta: Weights) -> Tensor:
+        """Logits in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""
+        self.net.eval()
+        try:
+            out: Outputs = functional_call(self.net, dict(theta.named), (e.x, e.task))
+        finally:
+            self.net.train()
+        return out.logits
 
     def drawn(self) -> tuple[Samples, Tensor]:
         """Anchors drawn without replacement, and which of them exist [n]."""
@@ -153,7 +166,7 @@ class Hal(ReplayLearner):
 
     def task_began(self, task: int) -> None:
         """Means of the task's classes begin."""
-        self.kept_anchors().begin(self.engine.classes[task])
+        self.kept_anchors().begin()
 
     def task_ended(self, task: int) -> None:
         """Make an anchor per class of the task: a stored sample in the first task, else the point forgotten most."""

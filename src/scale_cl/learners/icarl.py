@@ -98,12 +98,11 @@ class Icarl(ReplayLearner):
         if self.engine.is_cpu:  # no shape to keep: only what counts has a forward
             rows, counts = rows[counts], counts[counts]
         classes = self.net.heads.bias.data.shape[1]
-        own = F.one_hot(memory.y[rows].clamp(max=classes - 1), classes) * counts.unsqueeze(1)  # [rows, classes]
+        own = (torch.arange(classes, device=self.device).unsqueeze(1) == memory.y[rows]) & counts  # [classes, rows]
         if len(rows) == 0:
-            empty = self.network.base.tensors[0].new_zeros(classes, self.net.heads.width)
-            return empty, own.sum(0) > 0
+            return self.network.base.tensors[0].new_zeros(classes, self.net.heads.width), own.any(1)
         phi = F.normalize(self.engine.evaluated(memory.x[rows], memory.task[rows]).features)
-        return F.normalize(own.T.to(phi.dtype) @ phi), own.sum(0) > 0
+        return F.normalize(own.to(phi.dtype) @ phi), own.any(1)
 
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts by the means of each task's exemplars as they are now."""

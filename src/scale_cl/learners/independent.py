@@ -1,12 +1,10 @@
 """Independent: a network per task, nothing shared; the bound of structure-based methods.
 
-There is no forgetting and no transfer. All networks start from the same weights: those that another learner would have
-had for its one network, with the same seed.
+There is no forgetting and no transfer: each task is learned as if it were the only one.
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 from scale_cl.engine import TaskShape
@@ -25,5 +23,5 @@ class Independent(ColumnLearner):
     config: IndependentConfig
 
     def new_column(self, shape: TaskShape) -> Column:
-        """A copy of the initial backbone."""
-        return Column(copy.deepcopy(self.trunk()))
+        """A new trunk."""
+        return Column(self.trunk())

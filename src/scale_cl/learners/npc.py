@@ -75,7 +75,7 @@ class Npc(Learner):
         self.log(loss=loss)
         with torch.no_grad():
             now = torch.cat([found.get(layer.name, self.importance.new_zeros(layer.width)) for layer in self.layers])
-            self.importance.lerp_(now, 1 - self.config.inertia)
+            self.importance.lerp_(now.to(self.importance), 1 - self.config.inertia)
             paces = dict(zip(self.layers, self.paces().split([layer.width for layer in self.layers]), strict=True))
             self.hold_statistics(before, paces)
             self.network.base.move(self.paced(gradient, paces), self.config.lr)
@@ -161,7 +161,7 @@ def noting(layer: Layer, found: dict[str, Tensor]) -> Callable[[nn.Module, Any, 
         activation = out.detach()
 
         def note(gradient: Tensor) -> None:
-            mean = layer.activation_mean((activation * gradient).abs()).float()
+            mean = layer.activation_mean((activation * gradient).abs())
             scale = mean.square().mean().sqrt()
             found[layer.name] = mean / scale.clamp(min=torch.finfo(mean.dtype).tiny)
 

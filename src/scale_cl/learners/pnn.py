@@ -9,16 +9,13 @@ ResNet, where U and V are 1 x 1 convolutions; of another backbone, its features.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.engine import TaskShape
-from scale_cl.errors import ConfigError
 from scale_cl.learners.columns import Column, ColumnConfig, ColumnLearner
 from scale_cl.learners.learner import Traits
 from scale_cl.nets import MLP, Backbone, ReducedResNet18
@@ -62,8 +59,9 @@ class ProgressiveColumn(Column):
     def __init__(self, backbone: Backbone, earlier: int, *, generator: torch.Generator) -> None:
         """Take over `backbone`; there are so many earlier columns."""
         super().__init__(backbone)
-        lateral = [Lateral(w, earlier, xavier=backbone.xavier, generator=generator) for w in site_widths(backbone)]
-        self.laterals = nn.ModuleList(lateral if earlier else [])
+        widths = site_widths(backbone) if earlier else []
+        lateral = [Lateral(width, earlier, xavier=backbone.xavier, generator=generator) for width in widths]
+        self.laterals = nn.ModuleList(lateral)
 
     def forward(self, x: Tensor, parts: tuple[int, ...], earlier: list[list[Tensor]]) -> tuple[list[Tensor], Tensor]:
         """Activations at the sites, for later columns, and features."""
@@ -98,19 +96,6 @@ class Pnn(ColumnLearner):
     config: PnnConfig
     traits = Traits(task_specific_parameters=True, history_in_training=True, history_in_testing=True)
     laterals = True
-
-    def trunk(self) -> Backbone:
-        """The engine's backbone, or one of another width; its weights are drawn anew for each column."""
-        backbone, width, rng = self.engine.backbone, self.config.width, self.engine.weights_rng
-        if isinstance(backbone, MLP):
-            hidden = (width,) * len(backbone.layers) if width else backbone.film_widths
-            return MLP(cast(nn.Linear, backbone.layers[0]).in_features, hidden, generator=rng)
-        if isinstance(backbone, ReducedResNet18):
-            channels, usual, momentum = backbone.conv.in_channels, backbone.conv.out_channels, backbone.norm.momentum
-            return ReducedResNet18(channels, width or usual, momentum=momentum or 0.1, generator=rng)
-        if width:
-            raise ConfigError("learner.width is for the backbones mlp and resnet18; leave it 0 for another")
-        return copy.deepcopy(backbone)
 
     def new_column(self, shape: TaskShape) -> ProgressiveColumn:
         """A column that reads those of the tasks before."""

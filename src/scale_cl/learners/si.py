@@ -36,11 +36,9 @@ class Si(ImportanceLearner):
         super().build(engine)
         self.path = engine.like("path", self.held, changes="step")
 
-    def before_the_move(self, gradient: list[Tensor], pull: list[Tensor]) -> None:
+    def after_gradient(self, gradient: list[Tensor], direction: list[Tensor]) -> None:
         """Path integral: w <- w - g * d theta, with g of the cross-entropy alone and d theta of the whole step."""
-        with torch.no_grad():
-            way = torch._foreach_add(gradient, pull)
-            torch._foreach_addcmul_(self.path.tensors, gradient, way, value=self.config.lr)
+        torch._foreach_addcmul_(self.path.tensors, gradient, direction, value=self.config.lr)
 
     @torch.no_grad()
     def task_began(self, task: int) -> None:

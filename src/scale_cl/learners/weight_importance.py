@@ -29,6 +29,9 @@ class ImportanceConfig(LearnerConfig):
 
     lr: float = setting(0.03, "learning rate", above=0)
     penalty: float = setting(1.0, "weight of the penalty on important weights that move", low=0)
+    implicit: bool = setting(
+        True, "take the penalty's gradient at the end of the step, stable at any weight; off: at its start (the papers)"
+    )
 
 
 @dataclass(frozen=True)
@@ -63,15 +66,29 @@ class ImportanceLearner(Learner):
         samples = self.engine.samples(batch)
         ce = cross_entropy(self.network(samples).logits, samples.y)
         gradient = self.network.base.gradient(ce)
-        held = self.of_held(gradient)
         value, pull = self.penalty()
         self.log(ce=ce, penalty=value, loss=ce + value)
-        self.before_the_move(held, pull)
-        torch._foreach_add_(held, pull)
+        with torch.no_grad():
+            held = self.of_held(gradient)
+            direction = self.pulled(held, pull)
+            self.after_gradient(held, direction)
+            torch._foreach_copy_(held, direction)
         self.network.base.move(gradient, self.config.lr)
 
-    def before_the_move(self, gradient: list[Tensor], pull: list[Tensor]) -> None:
-        """What a method notes of a step: the gradients of cross-entropy and penalty by the weights that are held."""
+    def after_gradient(self, gradient: list[Tensor], direction: list[Tensor]) -> None:
+        """What a method notes of a step: the gradient of the cross-entropy, and the way that the weights will go."""
+
+    def pulled(self, gradient: list[Tensor], pull: list[Tensor]) -> list[Tensor]:
+        """The direction of a step, from the gradients of cross-entropy and penalty.
+
+        Implicit: theta' = theta - lr (g + dP/dtheta (theta')), which divides the direction by 1 + lr d2P/dtheta2.
+        """
+        direction = torch._foreach_add(gradient, pull)
+        if self.config.implicit:
+            stiffness = torch._foreach_mul(self.importance.tensors, 2 * self.penalty_weight() * self.config.lr)
+            torch._foreach_add_(stiffness, 1.0)
+            torch._foreach_div_(direction, stiffness)
+        return list(direction)
 
     def penalty_weight(self) -> float:
         """What the sum over all weights is multiplied by."""

@@ -42,6 +42,32 @@ def logit_distance(logits: Tensor, stored: Tensor, exists: Tensor | None) -> Ten
     return squares.sum(1) @ exists.sum(1, dtype=squares.dtype).clamp_(min=1).mul_(len(stored)).reciprocal_()
 
 
+def entropy(logits: Tensor) -> Tensor:
+    """Mean over samples of the entropy of softmax(logits) [B, C], in nats; logits that do not exist are -inf."""
+    log_p = logits.log_softmax(1)
+    return -(log_p.exp() * log_p.masked_fill(log_p == NO_CLASS, 0.0)).sum(1).mean()
+
+
+def distillation(logits: Tensor, target: Tensor, exists: Tensor | None, temperature: float) -> Tensor:
+    """Divergence KL(target || logits) of the outputs softened at `temperature`, times temperature squared.
+
+    A mean over samples (Hinton et al., 2015; LwF, equation 3).
+
+    Args:
+        logits: [B, C] float.
+        target: [B, C] float, the outputs of an earlier model.
+        exists: [B, C] bool, the columns that the earlier model had; None: all. A sample without any counts, with 0.
+        temperature: what both are divided by.
+    """
+    if exists is not None:
+        logits, target = (t.masked_fill(~exists, torch.finfo(t.dtype).min) for t in (logits, target))
+    old, new = (target / temperature).log_softmax(1), (logits / temperature).log_softmax(1)
+    terms = old.exp() * (old - new)
+    if exists is not None:
+        terms = torch.where(exists, terms, torch.zeros_like(terms))
+    return temperature**2 * terms.sum(1).mean()
+
+
 def softened_divergence(logits: Tensor, stored: Tensor, exists: Tensor | None, temperature: float) -> Tensor:
     """Divergence KL(stored || logits) of the outputs softened at `temperature`: the mean over all elements.
 

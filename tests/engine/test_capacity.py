@@ -13,7 +13,7 @@ from scale_cl.nets import Discriminator, Heads, ParameterGenerator
 from scale_cl.settings import build, field_names
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.side_by_side import in_double, parts_of, recorded
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, quick, teach
 
 
 def allocate(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
@@ -70,7 +70,7 @@ def test_a_run_does_not_depend_on_the_capacity_allocated_ahead(
 def test_seventy_tasks_come_though_nobody_said_so(name: str, spec: InputSpec) -> None:
     kind = registry.config_class(name)
     values = {"memory": 5} if "memory" in field_names(kind) else {}
-    learner = registry.make(name, spec, build(kind, values))
+    learner = registry.make(name, spec, build(kind, values | quick(name)))
     for task in range(70):
         learner.begin_task(TaskInfo(f"task {task}", 3))
         stats = learner.observe(*batch(spec, 2, seed=task))

@@ -14,14 +14,15 @@ from scale_cl.errors import DivergenceError
 from scale_cl.learners import Batch, Compute, Learner, Scale, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, SPLIT, batch, teach
+from tests.learners.tiny import COLOUR, SPLIT, batch, quick, teach
 
 MODES = ("stop", "skip")
+NO_AVERAGE = ("acl", "pnn", "independent")  # of all that a step changes; the last two refuse one
 
 
 def make(name: str, mode: Any, on_host: bool, spec: InputSpec = SPLIT, **values: Any) -> Learner:
     compute = Compute(precision="fp32", capture=False, on_divergence=mode)
-    learner = registry.make(name, spec, registry.config_class(name)(**values), compute=compute)
+    learner = registry.make(name, spec, registry.config_class(name)(**quick(name) | values), compute=compute)
     learner.engine.guard = (HostGuard if on_host else DeviceGuard)(learner.device, mode)
     return learner
 
@@ -57,12 +58,12 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 @pytest.mark.parametrize("on_host", [True, False], ids=["by the host", "on the device"])
 @pytest.mark.parametrize("name", registry.names())
 def test_a_bad_step_leaves_what_was_learned_as_it_was(name: str, on_host: bool) -> None:
-    learner = teach(make(name, "stop", on_host, SPLIT, weight_average=0.0 if name == "acl" else 0.9), tasks=2)
+    learner = teach(make(name, "stop", on_host, SPLIT, weight_average=0.0 if name in NO_AVERAGE else 0.9), tasks=2)
     learner.begin_task(TaskInfo("open", 3))
     learner.observe(*batch(SPLIT, 4))
     good = learned(learner)
     poison(learner, {5})
-    with pytest.raises(DivergenceError, match=r"seed 0, step 6: gradient is not a finite number, with .*lr 0"):
+    with pytest.raises(DivergenceError, match=r"seed 0, step 6: gradient is not a finite number(, with .*lr 0|; lower)"):
         observe(learner, 2 * POLL)
     assert same(learned(learner), good), "the bad step and all after it had no effect"
     assert learner.steps <= 6 + 2 * POLL

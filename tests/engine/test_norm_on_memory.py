@@ -122,7 +122,7 @@ def test_batch_norm_of_ones_own_network_is_measured_and_keeps_its_ways(affine: b
 
     learner = teach(Scale(COLOUR, ScaleConfig(memory=8), backbone=CustomBackbone(module)), tasks=1, steps=4)
     norm = next(part for part in learner.net.modules() if isinstance(part, nn.BatchNorm2d))
-    x = learner.net.inputs(learner.memory.x[learner.memory.rows_of(0)])  # type: ignore[attr-defined]
+    x = learner.net.inputs(learner.memory.x[learner.memory.rows_of(0)])
     assert norm.running_mean is not None
     torch.testing.assert_close(
         norm.running_mean, first_convolution(learner.net)(x).mean((0, 2, 3)), rtol=1e-4, atol=1e-6

@@ -16,7 +16,7 @@ from scale_cl.errors import CheckpointError
 from scale_cl.learners import Learner, State, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, new, teach
 
 EMA = {"weight_average": 0.9}
 CASES: dict[str, tuple[str, InputSpec, dict[str, Any]]] = {
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, InputSpec, dict[str, Any]]] = {
 
 def make(case: str, seed: int = 0) -> Learner:
     name, spec, values = CASES[case]
-    return registry.make(name, spec, registry.config_class(name)(**values), seed=seed)
+    return new(name, spec, seed=seed, **values)
 
 
 def through_files(state: State, folder: Path) -> State:

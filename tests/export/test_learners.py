@@ -16,7 +16,7 @@ from scale_cl.export import to_onnx, to_torch_export
 from scale_cl.learners import AclConfig, Learner, registry
 from scale_cl.settings import build
 from tests.export.loaded import OnnxFile, constants, operations, pt2_logits
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, new, teach
 from tests.nets.test_custom_backbone import Tokens, headless
 from tests.training.small_streams import few_digits
 
@@ -108,7 +108,7 @@ def test_the_weight_average_is_what_is_exported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_every_learner_can_be_exported(name: str, tmp_path: Path) -> None:
-    learner = teach(registry.make(name, SPLIT))
+    learner = teach(new(name))
     x, _ = batch(SPLIT, 9)
     to_torch_export(learner, tmp_path / "a.pt2", task="task 1")
     assert_same_answers(learner, "task 1", x, pt2_logits(tmp_path / "a.pt2", x))

@@ -80,7 +80,10 @@ class PlainNet:
 
 def in_double(learner: L) -> L:
     """The same learner in float64, before its first task."""
-    learner.net.double()
+    for module in learner.engine.owned.modules():
+        module.double()
+    for state in learner.engine.owned.states.values():
+        state.reset()
     for memory in learner.engine.owned.memories.values():
         for kept in memory.logits.values():
             kept.flat = kept.flat.double()

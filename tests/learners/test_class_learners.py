@@ -12,6 +12,7 @@ from scale_cl.errors import ConfigError
 from scale_cl.learners import registry
 from scale_cl.learners.er_ace import ErAce, ErAceConfig
 from scale_cl.learners.gdumb import Gdumb, GdumbConfig
+from scale_cl.learners.scr import contrastive_loss
 from scale_cl.learners.slda import Slda
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
@@ -100,3 +101,18 @@ def test_what_does_not_apply_is_refused_with_what_would() -> None:
         registry.make("gdumb", unbounded)
     with pytest.raises(ConfigError, match="memory_budget is task; a stream without boundaries needs total"):
         registry.make("er", unbounded)
+
+
+def test_the_contrastive_loss_is_that_of_plain_loops() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z = F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64))
+    y = [0, 1, 0, 2, 1, 0]
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(6):
+        others = [j for j in range(6) if j != i]
+        below = torch.stack([torch.exp(z[i] @ z[j] / 0.2) for j in others]).sum()
+        alike = [j for j in others if y[j] == y[i]]
+        terms = [-torch.log(torch.exp(z[i] @ z[j] / 0.2) / below) for j in alike]
+        total += sum(terms) / max(1, len(terms))
+    labels = torch.tensor(y)
+    torch.testing.assert_close(contrastive_loss(z, labels.unsqueeze(1) == labels, 0.2), total / 6)

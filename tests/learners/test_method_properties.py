@@ -10,14 +10,14 @@ from scale_cl.learners import registry
 from scale_cl.learners.method_properties import EXAMPLES, PAPER, REASONS, parameters_in_use, rows
 from scale_cl.nets import GrowingParameter
 from scale_cl.streams import TaskInfo
-from tests.learners.tiny import SPLIT, teach
+from tests.learners.tiny import SPLIT, new, teach
 
 every_learner = pytest.mark.parametrize("name", registry.names())
 
 
 @every_learner
 def test_a_learner_keeps_samples_if_it_says_so(name: str) -> None:
-    learner = teach(registry.make(name, SPLIT))
+    learner = teach(new(name))
     stored = [
         t for n, t in learner.state_dict()["tensors"].items() if n.startswith("memory.") and n.endswith(".stored")
     ]
@@ -26,15 +26,18 @@ def test_a_learner_keeps_samples_if_it_says_so(name: str) -> None:
 
 @every_learner
 def test_a_learner_keeps_logits_if_it_says_that_it_has_a_history_to_train_with(name: str) -> None:
-    learner = teach(registry.make(name, SPLIT))
-    memories = learner.engine.owned.memories.values()
-    kept = [rows.used > 0 for memory in memories for rows in memory.logits.values()]
+    learner = teach(new(name))
+    owned = learner.engine.owned
+    kept = [rows.used > 0 for memory in owned.memories.values() for rows in memory.logits.values()]
+    kept += [bool(teacher) for teacher in owned.teachers.values()]
+    kept += [state.changes == "task" for state in owned.states.values()]  # importances; momentum changes in every step
+    kept += [bool(owned.tensors), getattr(learner.net, "laterals", False)]  # of neurons; frozen columns that are read
     assert any(kept) == type(learner).traits.history_in_training
 
 
 @every_learner
 def test_a_learner_grows_by_more_than_a_head_if_it_has_task_specific_parameters(name: str) -> None:
-    learner = teach(registry.make(name, SPLIT), tasks=2)
+    learner = teach(new(name), tasks=2)
     before = parameters_in_use(learner)
     learner.begin_task(TaskInfo("third", 3))
     head = 3 * (learner.net.heads.width + 1)

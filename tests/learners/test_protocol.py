@@ -11,13 +11,13 @@ from scale_cl.errors import InputError, ScaleClError, UnknownTaskError
 from scale_cl.learners import Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, teach
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, new, teach
 
 every_learner = pytest.mark.parametrize("name", registry.names())
 
 
 def make(name: str, spec: InputSpec = SPLIT, seed: int = 0) -> Learner:
-    return registry.make(name, spec, seed=seed)
+    return new(name, spec, seed=seed)
 
 
 @pytest.fixture(autouse=True)

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
 
-from scale_cl.learners import Learner
+from scale_cl.learners import Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
 
 DOMAIN = InputSpec((1, 5, 5), 255.0, "domain")
 SPLIT = InputSpec((1, 5, 5), 255.0, "task")
 VECTORS = InputSpec((6,), None, "task")
 COLOUR = InputSpec((3, 17, 17), 255.0, "task")
+
+
+L = TypeVar("L", bound=Learner)
+QUICK = {"width": 8, "forgetting_steps": 2, "anchor_steps": 2}  # small columns, and anchors that are hardly optimised
+
+
+def quick(name: str) -> dict[str, int]:
+    """Those settings of a learner that make its tests quick and leave what it does as it is."""
+    fields = registry.config_class(name).__dataclass_fields__
+    return {key: value for key, value in QUICK.items() if key in fields}
+
+
+def new(name: str, spec: InputSpec = SPLIT, *, seed: int = 0, **values: Any) -> Learner:
+    """A learner with its default settings, apart from the quick ones and `values`."""
+    return registry.make(name, spec, registry.config_class(name)(**quick(name) | values), seed=seed)
 
 
 def batch(spec: InputSpec, n: int, classes: int = 3, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -23,7 +40,7 @@ def batch(spec: InputSpec, n: int, classes: int = 3, *, seed: int = 0) -> tuple[
     return torch.randint(0, 256, (n, *spec.shape), generator=generator, dtype=torch.uint8), y
 
 
-def teach(learner: Learner, tasks: int = 3, steps: int = 2, *, n: int = 4, classes: int = 3, first: int = 0) -> Learner:
+def teach(learner: L, tasks: int = 3, steps: int = 2, *, n: int = 4, classes: int = 3, first: int = 0) -> L:
     """Some tasks of some random batches each."""
     for task in range(first, first + tasks):
         learner.begin_task(TaskInfo(f"task {task}", classes))

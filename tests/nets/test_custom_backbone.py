@@ -57,8 +57,9 @@ def test_every_learner_trains_a_module_with_batch_norms(name: str) -> None:
     before = copy.deepcopy(module.state_dict())
     learner = teach(registry.make(name, COLOUR, backbone=module))
     assert learner.net.backbone.feature_width == 12
-    inside = learner.net.backbone.get_submodule("module")
-    assert any(not torch.equal(p, before[n]) for n, p in inside.named_parameters())
+    inside = [pair for net in learner.engine.owned.modules() for pair in net.named_parameters() if "module." in pair[0]]
+    assert inside
+    assert any(not torch.equal(p, before[n.rpartition("module.")[2]]) for n, p in inside)
     assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())  # the user's own is left alone
     logits = learner.predict(batch(COLOUR, 5)[0], "task 0")
     assert torch.isfinite(logits).all()

@@ -22,12 +22,16 @@ from torch import Tensor
 from scale_cl import streams
 from scale_cl.learners import Compute, Learner, registry
 from scale_cl.streams import InputSpec, Stream
+from tests.learners.tiny import quick
 
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
 ]
-LEARNERS = ("scale", "scale-ema", "er", "mir", "mer", "der", "derpp", "agem", "gem", "ctn", "acl")
+LEARNERS = (
+    *("scale", "scale-ema", "er", "mir", "mer", "der", "derpp", "agem", "gem", "ctn", "acl"),
+    *("hal", "icarl", "ewc", "si", "mas", "lwf", "npc", "pnn", "independent"),
+)
 
 
 @pytest.fixture
@@ -74,7 +78,7 @@ def make(
 ) -> Learner:
     """A learner with the paper's settings for such inputs, and those of `values` that it has."""
     kind = registry.config_class(name)
-    known = {k: v for k, v in values.items() if k in kind.__dataclass_fields__}
+    known = quick(name) | {k: v for k, v in values.items() if k in kind.__dataclass_fields__}
     stream = "scifar10" if len(spec.shape) == 3 and spec.shape[0] == 3 else "digits"
     settings = {**registry.preset_settings(name, stream), **known}
     how = compute or Compute("fp32", capture=device != "cpu")

@@ -18,6 +18,7 @@ from scale_cl.training.checkpointing import Checkpointer, fingerprint
 from scale_cl.training.events import Stepped
 from scale_cl.training.run_directory import RunDirectory
 from tests.learners.sameness import differences
+from tests.learners.tiny import quick
 from tests.training.small_streams import colours, few_digits
 
 
@@ -37,7 +38,7 @@ class CrashAt:
 
 
 def make(name: str, stream: Stream, seed: int = 0, **values: Any) -> Learner:
-    settings = {**registry.preset_settings(name, "digits"), **values}
+    settings = {**registry.preset_settings(name, "digits"), **quick(name), **values}
     if "memory" in registry.config_class(name).__dataclass_fields__:
         settings = {"memory": 10, **settings}
     compute = Compute(precision="fp32", capture=False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scale_cl.learners import registry
 from scale_cl.training.checkpointing import HostCopy
-from tests.learners.tiny import COLOUR, teach
+from tests.learners.tiny import COLOUR, new, teach
 
 DTYPES = [torch.float32, torch.uint8, torch.int64, torch.bool, torch.bfloat16, torch.float64, torch.int32]
 
@@ -41,7 +41,7 @@ def test_what_is_packed_no_longer_follows_and_what_is_elsewhere_stays() -> None:
 
 @pytest.mark.parametrize("name", registry.names())
 def test_a_learner_goes_on_from_a_packed_state(name: str) -> None:
-    learner, other = (registry.make(name, COLOUR, seed=seed) for seed in (0, 1))
+    learner, other = (new(name, COLOUR, seed=seed) for seed in (0, 1))
     teach(learner)
     state = learner.state_dict()
     packed = HostCopy(state["tensors"], torch.device("cpu")).unpacked()

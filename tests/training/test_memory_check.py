@@ -112,9 +112,7 @@ def test_the_parameters_foreseen_are_those_that_a_learner_has() -> None:
         learner = build_learner(resolve(learner=name), stream, 0, CPU)
         for task in stream.tasks:
             learner.begin_task(task.info)
-        discriminator: Any = getattr(learner, "discriminator", None)
-        made = [learner.net, *([discriminator.module] if discriminator else [])]
-        real = sum(t.nbytes for m in made for t in (*m.parameters(), *m.buffers()))
+        real = sum(t.nbytes for t in learner.engine.owned.module_tensors())
         work = memory_check.work_of(resolve(learner=name), stream, on_gpu=False)
         foreseen = memory_check.footprint(name, learner.config, work).model
         assert abs(foreseen - real) <= 0.01 * real + 5000, name

@@ -18,6 +18,7 @@ from scale_cl.engine.replay import Batch, ReplayMemory, Samples
 from scale_cl.engine.settings import Compute, LearnerConfig, StepStats
 from scale_cl.engine.weights import Changes, Weights, WeightState
 from scale_cl.errors import ConfigError, ScaleClError
+from scale_cl.losses import entropy
 from scale_cl.memory import Budget, PolicyName
 from scale_cl.nets import Backbone, ContinualNet, Heads, Inputs, Outputs, ParameterGenerator
 from scale_cl.nets.custom_backbone import BackboneLike, make_backbone
@@ -61,6 +62,7 @@ class Builder:
         self.stats: StepStats = {}  # loss terms of the current step
         self.host = HostLog()
         self.owned = Owned()
+        self._outputs: list[Tensor] = []  # logits since the last gradient, if their entropy counts
         self.measurements: list[tuple[ReplayMemory, RecordedFunction]] = []  # of batch-norm statistics, at task end
         self.statistics: Mapping[str, Tensor] = {}  # batch-norm buffers for the prediction that is being made
         self.recorded: list[RecordedFunction] = []
@@ -119,6 +121,8 @@ class Builder:
         self.owned.weights += [network.base] if film is None else [network.base, film.weights]
         if self.config.weight_average > 0:
             network.base.moved = self._update_average
+        if self.config.entropy > 0:
+            network.trained_on, network.base.extra = self._outputs.append, self._less_entropy
         return network
 
     def inputs(self) -> Inputs:
@@ -136,9 +140,15 @@ class Builder:
         self._declare(self.owned.parts, name, part)
         return part
 
-    def task_modules(self, name: str, make: Callable[[TaskShape], nn.Module]) -> TaskModules:
-        """Networks of which each task has one, of any shape; only the open task's is trained."""
-        return self._declare(self.owned.task_modules, name, TaskModules(lambda shape: self._placed(make(shape))))
+    def task_modules(
+        self, name: str, make: Callable[[TaskShape], nn.Module], *, most: int | None = None
+    ) -> TaskModules:
+        """Networks of which each task has one, of any shape; only the open task's is trained.
+
+        Beyond `most` tasks, another one is refused.
+        """
+        modules = TaskModules(lambda shape: self._placed(make(shape)), most)
+        return self._declare(self.owned.task_modules, name, modules)
 
     def weights(self, find: Callable[[], Mapping[str, Tensor]]) -> Weights:
         """Parameters that are trained together, looked up again whenever a task begins."""
@@ -296,6 +306,16 @@ class Builder:
         """After every move of the base weights: the average follows."""
         if self.owned.average is not None:
             torch._foreach_lerp_(self.owned.average.tensors, list(base), 1 - self.config.weight_average)
+
+    def _less_entropy(self, loss: Tensor) -> Tensor:
+        """CPR: `loss`, less the weighted mean entropy of the outputs that it was computed from."""
+        terms = [entropy(logits) for logits in self._outputs if logits.requires_grad]
+        self._outputs.clear()
+        if not terms:
+            return loss
+        total = torch.stack(terms).sum()
+        self.log({"entropy": total})
+        return loss - self.config.entropy * total
 
     def _measure_norms(self, memory: ReplayMemory, rows: Tensor, share: Tensor) -> dict[str, Tensor]:
         assert self.owned.network is not None

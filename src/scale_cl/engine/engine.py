@@ -31,7 +31,7 @@ from scale_cl.engine.validation import (
     check_tasks,
 )
 from scale_cl.engine.weights import WeightState
-from scale_cl.errors import CheckpointError, DivergenceError, InputError, ScaleClError
+from scale_cl.errors import CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError
 from scale_cl.streams import InputSpec, TaskInfo
 
 STREAM = "stream"  # name of the one task of a stream without boundaries
@@ -81,6 +81,8 @@ class Engine(Predictor):
             raise InputError(f"task {task.name!r} has {task.classes} classes; a head needs at least one")
         if not self.spec.boundaries and task.name != STREAM:
             raise InputError(f"task {task.name!r} begins, but this learner was made for a stream without boundaries")
+        if task.name not in self.numbers:
+            self._check_room(task.name)
         self._told_classes = True
         self._open(task)
 
@@ -111,6 +113,15 @@ class Engine(Predictor):
             self._look_up()
         self.method.task_began(number)
         self._drop_what_moved()
+
+    def _check_room(self, task: str) -> None:
+        """A method that has a module per task may bound their number."""
+        most = min((m.most for m in self.owned.task_modules.values() if m.most is not None), default=None)
+        if most is not None and len(self.numbers) >= most:
+            raise ConfigError(
+                f"task {task!r} would be number {most + 1}, but {self.method_name} adds a network per task and is "
+                f"bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
+            )
 
     def end_task(self) -> None:
         """Close the open task; without one, nothing happens."""
@@ -231,7 +242,8 @@ class Engine(Predictor):
         """Report a step that had no effect; unless such steps are to be skipped, training ends."""
         names = [f.name for f in fields(self.config) if f.name == "lr" or f.name.endswith("_lr")]
         rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
-        what = f"seed {self.seed}, step {finding.step}: {finding.term} is not a finite number, with {rates}"
+        what = f"seed {self.seed}, step {finding.step}: {finding.term} is not a finite number"
+        what += f", with {rates}" if rates else ""
         if self.compute.on_divergence == "stop":
             raise DivergenceError(f"{what}; {self.advice}")
         if not self._told:

@@ -34,6 +34,7 @@ class Network:
         self.module, self._statistics, self._twice = module, statistics, twice
         self.base = Weights(module.base_parameters)
         self._apart: dict[str, Tensor] = {}  # statistics for predictions within a task; always the same tensors
+        self.trained_on: Callable[[Tensor], None] | None = None  # called with the logits of each forward to train on
 
     def __call__(
         self,
@@ -62,6 +63,8 @@ class Network:
             out: Outputs = (
                 functional_call(self.module, other, inputs, keywords) if other else self.module(*inputs, **keywords)
             )
+        if self.trained_on is not None and wrt is None and not keep_statistics:
+            self.trained_on(out.logits)
         return out
 
     def evaluated(self, x: Tensor, task: Tensor, weights: Mapping[str, Tensor]) -> Outputs:

@@ -81,7 +81,7 @@ class Owned:
         own = [*self.net.parameters(), *running_statistics(self.net)]
         own += [] if self.average is None else self.average.tensors
         for module in self.modules()[1:]:
-            own += [*module.parameters(), *running_statistics(module)]
+            own += [*(p for p in module.parameters() if p.requires_grad), *running_statistics(module)]
         own += [t for state in self.states.values() if state.changes == "step" for t in state.tensors]
         return own + [t for t, changes in self.tensors.values() if changes == "step" and t.is_floating_point()]
 
@@ -93,6 +93,8 @@ class Owned:
         tensors = [*self.module_tensors(), *(t for weights in self.weights for t in weights.tensors)]
         tensors += [t for state in self.all_states().values() for t in state.tensors]
         tensors += [t for memory in self.memories.values() for t in memory.tensors()]
+        teachers = [teacher.module for teacher in self.teachers.values() if teacher.module is not None]
+        tensors += [t for module in teachers for t in (*module.parameters(), *module.buffers())]
         return self.net.heads.ragged, tuple((t.data_ptr(), t.shape) for t in tensors)
 
     def undeclared(self, method: object) -> str | None:

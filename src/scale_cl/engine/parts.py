@@ -75,10 +75,10 @@ class TaskPart(Part):
 class TaskModules(nn.Module):
     """One module per task, in order of arrival; only those of the open task are trained."""
 
-    def __init__(self, make: Callable[[TaskShape], nn.Module]) -> None:
-        """`make` draws the module of a task."""
+    def __init__(self, make: Callable[[TaskShape], nn.Module], most: int | None = None) -> None:
+        """`make` draws the module of a task; there are at most so many."""
         super().__init__()
-        self._make = make
+        self._make, self.most = make, most
         self.columns = nn.ModuleList()
         self.shapes: list[TaskShape] = []
 

@@ -112,6 +112,7 @@ class Predictor(Builder):
         number = self._number_of(task)
         check_inputs(x, self.spec)
         x = x.to(self.device)
+        self.predicted_task = number
         with self.statistics_in_use():
             return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 

@@ -59,6 +59,10 @@ class LearnerConfig(Settings):
         0.1, "share of a batch in the running statistics of the resnet18's batch norm", above=0, high=1
     )
 
+    entropy: float = setting(
+        0.0, "weight of the mean entropy of the outputs, which every loss is lowered by (CPR); 0: off", low=0
+    )
+
     def __post_init__(self) -> None:
         """Check the backbone's name too."""
         super().__post_init__()

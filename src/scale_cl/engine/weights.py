@@ -25,6 +25,7 @@ class Weights:
         self.tensors: list[Tensor] = []
         self.look_up()
         self.moved: Callable[[Sequence[Tensor]], None] | None = None  # called after every move, with the new values
+        self.extra: Callable[[Tensor], Tensor] | None = None  # adds a term to every loss whose gradient is taken
 
     def look_up(self) -> None:
         """Find the parameters again: tasks may have added some."""
@@ -33,6 +34,8 @@ class Weights:
 
     def gradient(self, loss: Tensor, *, create_graph: bool = False) -> list[Tensor]:
         """The gradient of `loss` with respect to each parameter."""
+        if self.extra is not None:
+            loss = self.extra(loss)
         return list(torch.autograd.grad(loss, self.tensors, create_graph=create_graph))
 
     @torch.no_grad()
@@ -105,7 +108,7 @@ class AheadWeights(Weights):
         """They become those of `base` when they are settled."""
         super().__init__(lambda: values)
         self.base: Weights = base.base if isinstance(base, AheadWeights) else base
-        self.moved = base.moved
+        self.moved, self.extra = base.moved, base.extra
 
     @torch.no_grad()
     def settle(self) -> None:

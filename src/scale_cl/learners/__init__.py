@@ -7,13 +7,22 @@ from scale_cl.learners.agem import Agem, AgemConfig
 from scale_cl.learners.ctn import Ctn, CtnConfig
 from scale_cl.learners.der import Der, DerConfig, Derpp, DerppConfig
 from scale_cl.learners.er import Er, ErConfig
+from scale_cl.learners.ewc import Ewc, EwcConfig
 from scale_cl.learners.finetune import Finetune, FinetuneConfig
 from scale_cl.learners.gem import Gem, GemConfig
+from scale_cl.learners.hal import Hal, HalConfig
+from scale_cl.learners.icarl import Icarl, IcarlConfig
+from scale_cl.learners.independent import Independent, IndependentConfig
 from scale_cl.learners.joint import Joint, JointConfig
 from scale_cl.learners.learner import Learner, ReplayLearner, Traits
+from scale_cl.learners.lwf import Lwf, LwfConfig
+from scale_cl.learners.mas import Mas, MasConfig
 from scale_cl.learners.mer import Mer, MerConfig
 from scale_cl.learners.mir import Mir, MirConfig
+from scale_cl.learners.npc import Npc, NpcConfig
+from scale_cl.learners.pnn import Pnn, PnnConfig
 from scale_cl.learners.scale import Scale, ScaleConfig
+from scale_cl.learners.si import Si, SiConfig
 
 __all__ = [
     "Acl",
@@ -30,24 +39,42 @@ __all__ = [
     "DerppConfig",
     "Er",
     "ErConfig",
+    "Ewc",
+    "EwcConfig",
     "Finetune",
     "FinetuneConfig",
     "Gem",
     "GemConfig",
+    "Hal",
+    "HalConfig",
+    "Icarl",
+    "IcarlConfig",
+    "Independent",
+    "IndependentConfig",
     "Joint",
     "JointConfig",
     "Learner",
     "LearnerConfig",
+    "Lwf",
+    "LwfConfig",
+    "Mas",
+    "MasConfig",
     "MemoryConfig",
     "Mer",
     "MerConfig",
     "Mir",
     "MirConfig",
+    "Npc",
+    "NpcConfig",
+    "Pnn",
+    "PnnConfig",
     "ReplayConfig",
     "ReplayLearner",
     "Samples",
     "Scale",
     "ScaleConfig",
+    "Si",
+    "SiConfig",
     "State",
     "StepStats",
     "Traits",

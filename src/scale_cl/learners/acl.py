@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, LearnerConfig, Samples, TaskShape
 from scale_cl.learners.learner import Learner, StepSize, Traits
-from scale_cl.losses import cross_entropy
+from scale_cl.losses import cross_entropy, entropy
 from scale_cl.nets import Heads
 from scale_cl.nets.acl_net import PrivateModules, SharedPrivateNet
 from scale_cl.nets.growing_parameter import linear_rows
@@ -78,12 +78,15 @@ class Acl(Learner):
         c, x, y = self.config, samples.x, samples.y
         head, own = self.open_rows()
         shared, private = self.module.shared(x), self.module.private.features(x, own)
-        ce = cross_entropy(F.linear(torch.cat([private, shared], 1), *head), y)
+        logits = F.linear(torch.cat([private, shared], 1), *head)
+        ce = cross_entropy(logits, y)
         # reversing the gradient where it enters S means to ascend this loss: D is held fixed here
         confusion = cross_entropy(self.discriminator(shared), (self.engine.task + 1).expand(len(y)))
         overlap = (unit(shared) @ unit(private).T).square().mean()
         loss = ce - c.adversarial * confusion + c.orthogonal * overlap
         self.log(ce=ce, adversarial=confusion, orthogonal=overlap, loss=loss)
+        if c.entropy > 0:  # these forwards are not the network's, which adds it otherwise
+            loss = loss - c.entropy * entropy(logits)
         gradient = self.trained.gradient(loss)
         with torch.no_grad():
             torch._foreach_add_(gradient, self.trained.tensors, alpha=c.weight_decay)

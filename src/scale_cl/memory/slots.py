@@ -132,6 +132,12 @@ class TaskSlots(StoredRows):
             self.seen_of_class.copy_(self._class_counts[self._owner])
         self._count()
 
+    def clear(self) -> None:
+        """Keep no sample any more: for a method whose samples do not outlive their task. No task may be open."""
+        self.free(self.stored.nonzero().flatten())
+        self.seen, self._class_counts = [0] * len(self.seen), {}
+        self._count()
+
     def _place_of(self, row: int) -> tuple[int, int]:
         """The task for whose slots a stored sample came, and the group in them."""
         task, label, block = int(self.task[row]), int(self.y[row]), row // self.slots

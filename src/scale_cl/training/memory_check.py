@@ -281,7 +281,7 @@ def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequ
             if isinstance(part, TaskPart):
                 part.begin(TaskShape(len(classes) - 1, classes[-1], len(classes)))
         owned.look_up()
-    net, backbone = learner.net, learner.net.backbone
+    net, backbone = learner.net, learner.engine.backbone
     base, generator = net.base_parameters(), net.generator_parameters()
     private = [p for n, p in net.named_parameters() if p.requires_grad and n not in base and n not in generator]
     maps = _maps(backbone, spec.shape)

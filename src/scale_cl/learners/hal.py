@@ -1,0 +1,240 @@
+"""HAL: Hindsight Anchor Learning. Replay that keeps the outputs on anchors, the points forgotten most, where they are.
+
+Chaudhry, Gordo, Dokania, Torr and Lopez-Paz, "Using Hindsight to Anchor Past Knowledge in Continual Learning", 2021.
+The paper: "HAL proposes the idea of anchor samples maximizing the forgetting metric and constructed in the
+meta-learning manner". A step looks ahead: theta~ is what ER's step would make of theta, and the step taken descends
+ER's loss and the distance between the outputs of theta and theta~ on anchors. theta~ is a function of theta: with
+`second_order`, the gradient flows through the step, as in the authors' code; else only that step's gradient is a
+constant. An anchor per class comes in addition to the memory's slots.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from scale_cl.engine import Batch, Engine, ReplayConfig, Samples, Weights
+from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
+from scale_cl.losses import NO_CLASS, cross_entropy
+from scale_cl.nets import ContinualNet, Outputs
+from scale_cl.settings import setting
+
+
+@dataclass(frozen=True)
+class HalConfig(ReplayConfig):
+    """Settings of HAL."""
+
+    lr: float = setting(0.03, "learning rate", above=0)
+    updates: int = setting(1, "gradient steps per batch, each with a fresh replay draw", low=1)
+    anchoring: float = setting(0.3, "weight of the distance on anchors: lambda", low=0)
+    drawn_anchors: int = setting(10, "anchors drawn in a step", low=1)
+    second_order: bool = setting(True, "differentiate through the step ahead")
+    decay: float = setting(
+        0.5, "share of a class's mean features that stays when a batch has the class: b", low=0, below=1
+    )
+    attraction: float = setting(0.1, "weight of an anchor's distance from its class's mean features: gamma", low=0)
+    forgetting_steps: int = setting(50, "steps on earlier tasks after which forgetting is measured", low=1)
+    anchor_steps: int = setting(100, "steps in which an anchor is optimised", low=0)
+    anchor_lr: float = setting(0.001, "learning rate of an anchor's pixels, by Adam", above=0)
+    replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
+
+
+class Anchors(nn.Module):
+    """An anchor per class and task, and running means of the open task's classes; all grow with the tasks."""
+
+    x: Tensor  # [tasks, classes, *shape] prepared inputs
+    exists: Tensor  # [tasks, classes] bool
+    running_features: Tensor  # [classes, width]
+    running_image: Tensor  # [classes, *shape]
+    running_count: Tensor  # [classes] samples seen of each class
+
+    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+        """No task yet."""
+        super().__init__()
+        self.shape, self.width = shape, width
+        self.register_buffer("x", torch.zeros(0, 0, *shape))
+        self.register_buffer("exists", torch.zeros(0, 0, dtype=torch.bool))
+        self.register_buffer("running_features", torch.zeros(0, width))
+        self.register_buffer("running_image", torch.zeros(0, *shape))
+        self.register_buffer("running_count", torch.zeros(0))
+
+    def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
+        """Make room for the anchors of task number `task`."""
+        size = max(task + 1, len(self.exists)), max(classes, self.exists.shape[1])
+        if size != tuple(self.exists.shape):
+            old = tuple(slice(n) for n in self.exists.shape)
+            x, exists = self.x.new_zeros(*size, *self.shape), self.exists.new_zeros(size)
+            x[old], exists[old] = self.x, self.exists
+            self.x, self.exists = x, exists
+            self.running_features = self.running_features.new_zeros(size[1], self.width)
+            self.running_image = self.running_image.new_zeros(size[1], *self.shape)
+            self.running_count = self.running_count.new_zeros(size[1])
+
+    def begin(self) -> None:
+        """Running means of the classes of a task begin."""
+        for mean in (self.running_features, self.running_image, self.running_count):
+            mean.zero_()
+
+    @torch.no_grad()
+    def note(self, x: Tensor, y: Tensor, features: Tensor, decay: float) -> None:
+        """Take a batch of the open task into the running means of its classes."""
+        classes = torch.arange(len(self.running_count), device=y.device)
+        own = (classes.unsqueeze(1) == y).to(features.dtype)  # [classes, B]
+        count = own.sum(1, keepdim=True)
+        total = self.running_count.unsqueeze(1) + count
+        image = self.running_image.flatten(1)
+        image += (own @ x.flatten(1) - count * image) / total.clamp(min=1)
+        share = torch.where(self.running_count.unsqueeze(1) > 0, 1 - decay, 1.0) * (count > 0)
+        self.running_features.lerp_(own @ features / count.clamp(min=1), share.to(features))
+        self.running_count += count.squeeze(1)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
+        """Take over tensors of any number of tasks and classes."""
+        for name, own in list(self.named_buffers()):
+            setattr(self, name, state_dict[prefix + name].to(own.device, own.dtype, copy=True))
+
+
+class Hal(ReplayLearner):
+    """CE(batch and replay) + lambda * mean over anchors of |f_theta(e) - f_theta~(e)|^2."""
+
+    config_class = HalConfig
+    needs_boundaries = True
+    config: HalConfig
+
+    def build(self, engine: Engine) -> None:
+        """Declare the network, the memory and the anchors."""
+        self.network = engine.network(statistics="joint", twice=self.config.second_order)
+        self.memory = replay_memory(engine, self.config)
+        self.anchors = engine.part("anchors", lambda: Anchors(engine.spec.shape, engine.backbone.feature_width))
+
+    def update(self, batch: Batch) -> None:
+        """Steps that look ahead."""
+        c = self.config
+        for samples in self.memory.replay_with(batch, c.replay, times=c.updates, current=c.replay_current):
+            out = self.network(samples)
+            self.step(cross_entropy(out.logits, samples.y), anchored=samples.replayed)
+        kept, n = self.kept_anchors(), samples.n
+        kept.note(samples.x[:n], samples.y[:n], out.features.detach()[:n], c.decay)
+        self.memory.write(batch)
+
+    def step(self, loss: Tensor, *, anchored: bool) -> None:
+        """Descend ER's loss and, if a task is finished, the distance on anchors."""
+        c, base = self.config, self.network.base
+        gradient = base.gradient(loss, create_graph=anchored and c.second_order)
+        direction = [g.detach() for g in gradient]
+        if anchored:
+            theta_ahead = base.ahead(gradient if c.second_order else direction, c.lr)
+            e, counts = self.drawn()
+            now, then = self.outputs(e, base), self.outputs(e, theta_ahead)
+            distance = squared_distance(now, then, counts)
+            direction = list(torch._foreach_add(direction, base.gradient(distance), alpha=c.anchoring))
+            self.log(ce=loss, anchors=distance)
+            loss = loss + c.anchoring * distance
+        self.log(loss=loss)
+        base.move(direction, c.lr)
+
+    def outputs(self, e: Samples, theta: Weights) -> Tensor:
+        """Logits in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""
+        self.net.eval()
+        try:
+            out: Outputs = functional_call(self.net, dict(theta.named), (e.x, e.task))
+        finally:
+            self.net.train()
+        return out.logits
+
+    def drawn(self) -> tuple[Samples, Tensor]:
+        """Anchors drawn without replacement, and which of them exist [n]."""
+        kept = self.kept_anchors()
+        exists = kept.exists.flatten()
+        chance = torch.rand(len(exists), generator=self.engine.rng, device=self.device)
+        rows = torch.where(exists, chance, chance - 1).topk(min(self.config.drawn_anchors, len(exists))).indices
+        classes = kept.exists.shape[1]
+        x, y, task = kept.x.flatten(0, 1)[rows], rows % classes, rows // classes
+        return Samples(x, y, task, (len(rows),)), exists[rows]
+
+    def kept_anchors(self) -> Anchors:
+        """The anchors' module."""
+        assert isinstance(self.anchors.module, Anchors)
+        return self.anchors.module
+
+    # ---- the end of a task -------------------------------------------------------------------------------------------
+
+    def task_began(self, task: int) -> None:
+        """Means of the task's classes begin."""
+        self.kept_anchors().begin()
+
+    def task_ended(self, task: int) -> None:
+        """Make an anchor per class of the task: a stored sample in the first task, else the point forgotten most."""
+        kept, rows = self.kept_anchors(), self.memory.rows_of(task)
+        earlier = self.memory.finished()
+        earlier = earlier[self.memory.task[earlier] != task]
+        seen = kept.running_count > 0
+        y = seen.nonzero().flatten()
+        if len(y) == 0:
+            return
+        if len(earlier) > 0:
+            x = self.forgotten_most(kept.running_image[y], y, task, earlier)
+        else:
+            labels = self.memory.y[rows]
+            stored = [rows[labels == label] for label in y]
+            raw = [
+                self.net.inputs(self.memory.x[own[:1]]) if len(own) else kept.running_image[k : k + 1]
+                for k, own in zip(y.tolist(), stored, strict=True)
+            ]
+            x = torch.cat(raw)
+        kept.x[task, y], kept.exists[task, y] = x.to(kept.x), True
+
+    def forgotten_most(self, start: Tensor, y: Tensor, task: int, earlier: Tensor) -> Tensor:
+        """Maximise l(f_theta_M(e), y) - l(f_theta(e), y) - gamma * cosine distance(phi(e), mean phi) over e.
+
+        theta_M is theta after some steps on earlier tasks: what it loses on e is what e is forgotten by.
+        """
+        c = self.config
+        now, after = copy.deepcopy(self.net).eval(), self.after_earlier_tasks(earlier)
+        for net in (now, after):
+            net.requires_grad_(False)
+        mean, tasks = self.kept_anchors().running_features[y], torch.full_like(y, task)
+        e = start.clone().requires_grad_()
+        adam = torch.optim.Adam([e], lr=c.anchor_lr, maximize=True)
+        for _ in range(c.anchor_steps):
+            out: Outputs = now(e, tasks)
+            lost = F.cross_entropy(after(e, tasks).logits, y, reduction="sum")
+            lost = lost - F.cross_entropy(out.logits, y, reduction="sum")
+            apart = (1 - F.cosine_similarity(out.features, mean)).sum()
+            (e.grad,) = torch.autograd.grad(lost - c.attraction * apart, e)
+            adam.step()
+        return e.detach()
+
+    def after_earlier_tasks(self, rows: Tensor) -> ContinualNet:
+        """A copy of the network after steps of SGD on stored samples of earlier tasks; the network stays as it is."""
+        c, base = self.config, self.network.base
+        before = base.copy()
+        drawn = torch.randint(
+            len(rows), (c.forgetting_steps, min(c.replay, len(rows))), generator=self.engine.rng, device=self.device
+        )
+        for some in rows[drawn]:
+            samples = self.memory.samples(some)
+            loss = cross_entropy(self.network(samples, keep_statistics=True).logits, samples.y)
+            base.descend(loss, c.lr, average=False)
+        after = copy.deepcopy(self.net).eval()
+        base.lerp(before, 0.0, average=False)
+        return after
+
+    @classmethod
+    def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
+        """Batch and replay, and anchors twice; the step ahead and its graph."""
+        samples = (1 + config.second_order) * (batch + min(config.replay, stored)) + 2 * config.drawn_anchors
+        return StepSize(samples, config.updates, copies=5 + 2 * config.second_order)
+
+
+def squared_distance(now: Tensor, then: Tensor, counts: Tensor) -> Tensor:
+    """Mean over the anchors that count [n] of the squared distance of logits [n, C], over the classes of each head."""
+    difference = torch.where(now == NO_CLASS, torch.zeros_like(now), now - then)
+    each = difference.square().sum(1) * counts
+    return each.sum() / counts.sum().clamp(min=1)

@@ -1,0 +1,191 @@
+"""HAL: the step ahead and its derivative against finite differences, and how anchors are made."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scale_cl.learners import Hal, HalConfig
+from scale_cl.learners.hal import Anchors
+from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners import hardships
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, in_double, mean_ce
+from tests.learners.reference_networks import Parameters
+from tests.learners.replay_reference import Part, PlainReplay, SideBySide
+from tests.learners.tiny import COLOUR, DOMAIN, batch, teach
+
+FEW: dict[str, Any] = {"forgetting_steps": 2, "anchor_steps": 2}
+
+
+class PlainHal(PlainReplay):
+    """The loss as a function of theta, whose gradient is measured along the direction in which the learner went."""
+
+    anchors: tuple[Tensor, list[int]] | None = None  # inputs and tasks of those drawn in the last step
+
+    def whole(self, base: Parameters, batch: Part, replayed: Part) -> Tensor:
+        """l(B u R) + lambda * mean over anchors of |f_theta(e) - f_theta~(e)|^2, with theta~ = theta - a grad l."""
+        first = {name: p.detach().requires_grad_() for name, p in base.items()}
+        loss = self.joint(first, batch, replayed)
+        found = torch.autograd.grad(loss, list(first.values()), allow_unused=True)
+        pairs = zip(first.items(), found, strict=True)
+        ahead = {name: p.detach() - self.config.lr * (0 if g is None else g) for (name, p), g in pairs}
+        assert self.anchors is not None
+        now, then = (self.outputs(theta, *self.anchors) for theta in (base, ahead))
+        distance = torch.stack([((a - b) ** 2).sum() for a, b in zip(now, then, strict=True)]).mean()
+        whole: Tensor = loss.detach() + self.config.anchoring * distance
+        return whole
+
+    def joint(self, base: Parameters, batch: Part, replayed: Part) -> Tensor:
+        self.net.base = base
+        x, tasks = torch.cat([batch.x, replayed.x]), batch.tasks + replayed.tasks
+        return mean_ce(self.net.logits(x, tasks), batch.y + replayed.y)
+
+    def outputs(self, base: Parameters, x: Tensor, tasks: list[int]) -> list[Tensor]:
+        self.net.base = base
+        return [o.detach() for o in self.net.logits(255 * x, tasks)]
+
+
+@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head per task"])
+def test_a_step_descends_the_whole_loss_by_finite_differences(spec: InputSpec) -> None:
+    config = HalConfig(memory=5, replay=7, lr=0.1, anchoring=1.0, **FEW)
+    learner = in_double(Hal(spec, config))
+    plain, drawn = PlainHal(learner), learner.drawn
+    teach(learner, tasks=2)
+    learner.begin_task(TaskInfo("open", 3))
+    learner.observe(*batch(spec, 4, seed=1))
+    plain.net.meet(learner)
+    before = {name: p.detach().clone() for name, p in plain.net.base.items()}
+    rows: list[Tensor] = []
+    sets = learner.memory.draws
+
+    def noted(times: int, n: int, *, current: bool = False) -> Tensor:
+        rows.append(sets(times, n, current=current))
+        return rows[-1]
+
+    def noted_anchors() -> Any:
+        found = drawn()
+        plain.anchors = found[0].x[found[1]], found[0].task[found[1]].tolist()
+        return found
+
+    learner.memory.draws, learner.drawn = noted, noted_anchors  # type: ignore[method-assign]
+    x, y = batch(spec, 4, seed=2)
+    learner.observe(x, y)
+    (which,) = rows[0]
+    memory = learner.memory
+    own = Part(x, y.tolist(), [2] * 4, [])
+    replayed = Part(memory.x[which], memory.y[which].tolist(), memory.task[which].tolist(), [])
+    plain.net.base = {}
+    plain.net.meet(learner)
+    way = {name: (before[name] - p.detach()) / config.lr for name, p in plain.net.base.items()}  # the gradient taken
+    length = sum(float(w.square().sum()) for w in way.values())
+    eps = 1e-5
+    forth, back = (
+        plain.whole({name: p + sign * eps * way[name] for name, p in before.items()}, own, replayed) for sign in (1, -1)
+    )
+    slope = float(forth - back) / (2 * eps)  # along its own gradient, the slope is the gradient's square
+    assert slope == pytest.approx(length, rel=1e-4)
+    no_anchors = plain.joint(before, own, replayed)
+    assert abs(float(plain.whole(before, own, replayed) - no_anchors)) > 1e-3, "anchors matter here"
+
+
+def test_in_first_order_only_the_gradient_of_the_step_ahead_is_constant() -> None:
+    for order in (True, False):
+        learner = in_double(Hal(SPLIT, HalConfig(lr=0.1, second_order=order, anchoring=1.0, **FEW)))
+        teach(learner, tasks=1)
+        learner.begin_task(TaskInfo("open", 3))
+        e, counts = learner.drawn()
+        base = learner.network.base
+        ahead = base.ahead([0.1 * torch.ones_like(p) for p in base.tensors], 0.1)
+        then = learner.outputs(e, ahead)
+        assert all(g.abs().sum() > 0 for g in base.gradient(then[counts].square().sum())[:2]), "theta~ follows theta"
+
+
+def test_the_first_task_is_er_with_one_mean_over_all_and_its_anchors_are_stored_samples() -> None:
+    learner = Hal(DOMAIN, HalConfig(memory=6, **FEW))
+    teach(learner, tasks=1, n=8)
+    anchors = learner.kept_anchors()
+    stored = learner.memory.x[learner.memory.rows_of(0)] / 255
+    for label in range(3):
+        if bool(anchors.exists[0, label]):
+            assert any(torch.equal(anchors.x[0, label], x) for x in stored)
+    assert bool(anchors.exists.any())
+
+
+def test_anchors_of_later_tasks_start_at_the_class_mean_and_are_forgotten_more() -> None:
+    learner = Hal(COLOUR, HalConfig(memory=8, forgetting_steps=3, anchor_steps=8, anchor_lr=0.02))
+    teach(learner, tasks=1, n=6)
+    learner.begin_task(TaskInfo("second", 3))
+    data = [batch(COLOUR, 6, seed=seed) for seed in (1, 2)]
+    for x, y in data:
+        learner.observe(x, y)
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    kept = learner.kept_anchors()
+    for label in range(3):
+        torch.testing.assert_close(kept.running_image[label], (x[y == label] / 255).mean(0), rtol=1e-4, atol=1e-5)
+    start, now = kept.running_image.clone(), copy.deepcopy(learner.net).eval()
+    before = {name: t.clone() for name, t in learner.net.state_dict().items()}
+    found: list[Any] = []
+    make = learner.after_earlier_tasks
+
+    def noted(rows: Tensor) -> Any:
+        found.append(make(rows))
+        return found[-1]
+
+    learner.after_earlier_tasks = noted  # type: ignore[method-assign]
+    learner.end_task()
+    assert all(torch.equal(t, before[name]) for name, t in learner.net.state_dict().items()), "to the bit"
+    labels, tasks = torch.arange(3), torch.ones(3, dtype=torch.int64)
+
+    def objective(e: Tensor) -> float:
+        out = now(e, tasks)
+        lost = F.cross_entropy(found[0](e, tasks).logits, labels) - F.cross_entropy(out.logits, labels)
+        near = F.cosine_similarity(out.features, kept.running_features).mean()
+        return float(lost - 0.1 * (1 - near))
+
+    with torch.no_grad():
+        assert objective(kept.x[1]) > objective(start)
+
+
+def test_mean_features_decay_with_each_batch_that_has_the_class() -> None:
+    anchors = Anchors((2,), 3)
+    anchors.ensure_task(0, 2, generator=torch.Generator())
+    f = torch.arange(12.0).view(4, 3)
+    anchors.note(torch.zeros(2, 2), torch.tensor([0, 0]), f[:2], 0.75)
+    anchors.note(torch.zeros(1, 2), torch.tensor([1]), f[2:3], 0.75)
+    anchors.note(torch.ones(1, 2), torch.tensor([0]), f[3:], 0.75)
+    torch.testing.assert_close(anchors.running_features, torch.stack([0.75 * f[:2].mean(0) + 0.25 * f[3], f[2]]))
+    torch.testing.assert_close(anchors.running_image, torch.tensor([[1 / 3, 1 / 3], [0, 0]]))
+    assert anchors.running_count.tolist() == [3, 1]
+
+
+class PlainReplayPart(PlainReplay):
+    """HAL without anchoring is ER with one mean over batch and replay."""
+
+    def step(self, batch: Part) -> None:
+        replayed = self.replayed()
+        x, y, tasks = batch.x, batch.y, batch.tasks
+        if replayed is not None:
+            x, y, tasks = torch.cat([x, replayed.x]), y + replayed.y, tasks + replayed.tasks
+        self.descend(self.gradient(self.net.loss(x, y, tasks)), self.config.lr)
+        self.moved()
+
+
+@pytest.mark.parametrize("spec", [VECTOR, IMAGE], ids=["mlp", "resnet"])
+def test_without_anchoring_it_is_er(spec: InputSpec) -> None:
+    config = HalConfig(memory=5, lr=0.02, anchoring=0.0, weight_average=0.8, **FEW)
+    both = SideBySide(Hal(spec, config), PlainReplayPart)
+    both.task("a", 3, steps=2, n=4)
+    both.task("b", 3, steps=2, n=4)
+
+
+def test_hal_bears_odd_tasks_and_leaves_the_host_alone() -> None:
+    def make(spec: InputSpec) -> Hal:
+        return Hal(spec, HalConfig(memory=4, **FEW))
+
+    hardships.bears_odd_tasks(make)
+    hardships.leaves_the_host_alone(make, SPLIT)

@@ -1,0 +1,50 @@
+"""A network per task: each is what fine-tuning makes of its task alone."""
+
+from __future__ import annotations
+
+import torch
+
+from scale_cl import train
+from scale_cl.learners import Finetune, FinetuneConfig, Independent, IndependentConfig
+from scale_cl.learners.columns import Column
+from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners import hardships
+from tests.learners.tiny import COLOUR, SPLIT, batch, teach
+from tests.training.small_streams import few_digits
+
+
+def test_each_network_is_a_fine_tuned_one_that_saw_its_task_only() -> None:
+    learner = teach(Independent(COLOUR, IndependentConfig(lr=0.05)), tasks=1)
+    learner.begin_task(TaskInfo("second", 3))
+    alone = Finetune(COLOUR, FinetuneConfig(lr=0.05))
+    alone.begin_task(TaskInfo("second", 3))
+    column = learner.columns[1]
+    assert isinstance(column, Column)
+    alone.net.backbone.load_state_dict(column.backbone.state_dict())
+    with torch.no_grad():
+        for mine, theirs in (
+            (alone.net.heads.weight, learner.net.heads.weight),
+            (alone.net.heads.bias, learner.net.heads.bias),
+        ):
+            mine.data[0] = theirs.data[1]
+    for seed in range(2):
+        x, y = batch(COLOUR, 5, seed=seed)
+        learner.observe(x, y)
+        alone.observe(x, y)
+    x, _ = batch(COLOUR, 4, seed=9)
+    torch.testing.assert_close(learner.predict(x, "second"), alone.predict(x, "second"), rtol=1e-4, atol=1e-5)
+
+
+def test_on_digits_nothing_is_forgotten_and_the_matrix_says_so_to_the_bit() -> None:
+    stream = few_digits(tasks=3, train=100)
+    result = train(Independent(stream.spec, IndependentConfig(lr=0.1)), stream)
+    assert result.fm == 0.0
+    assert all(row[j] == result.matrix[j][j] for i, row in enumerate(result.matrix) for j in range(i))
+
+
+def test_it_bears_odd_tasks_and_leaves_the_host_alone() -> None:
+    def make(spec: InputSpec) -> Independent:
+        return Independent(spec, IndependentConfig())
+
+    hardships.bears_odd_tasks(make)
+    hardships.leaves_the_host_alone(make, SPLIT)

@@ -18,7 +18,7 @@ from scale_cl.streams import InputSpec
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "scale_cl"
-MOST_FILES = 160
+MOST_FILES = 150  # beside learners/, where each method has one
 
 # Where a learner may be named: these files and folders, and the defaults of single files.
 NAMED_ANYWHERE_IN = ("learners/", "experiments/definitions", "reports/paper")
@@ -85,7 +85,7 @@ def test_a_name_and_an_import_are_found_where_they_stand() -> None:
 
 
 def test_there_are_few_source_files() -> None:
-    assert len(source_files()) <= MOST_FILES
+    assert sum(not path.startswith("learners/") for path in source_files()) <= MOST_FILES
 
 
 def test_private_members_are_used_in_their_own_class_or_module_only() -> None:

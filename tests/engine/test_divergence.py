@@ -63,7 +63,9 @@ def test_a_bad_step_leaves_what_was_learned_as_it_was(name: str, on_host: bool) 
     learner.observe(*batch(SPLIT, 4))
     good = learned(learner)
     poison(learner, {5})
-    with pytest.raises(DivergenceError, match=r"seed 0, step 6: gradient is not a finite number(, with .*lr 0|; lower)"):
+    with pytest.raises(
+        DivergenceError, match=r"seed 0, step 6: gradient is not a finite number(, with .*lr 0|; lower)"
+    ):
         observe(learner, 2 * POLL)
     assert same(learned(learner), good), "the bad step and all after it had no effect"
     assert learner.steps <= 6 + 2 * POLL

@@ -6,7 +6,7 @@ import torch
 
 from scale_cl import train
 from scale_cl.learners import Finetune, FinetuneConfig, Independent, IndependentConfig
-from scale_cl.learners.columns import Column
+from scale_cl.learners.independent import Column
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners import hardships
 from tests.learners.tiny import COLOUR, SPLIT, batch, teach

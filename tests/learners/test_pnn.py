@@ -9,7 +9,7 @@ from torch import Tensor
 from scale_cl import train
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Pnn, PnnConfig
-from scale_cl.learners.columns import Column
+from scale_cl.learners.independent import Column
 from scale_cl.learners.method_properties import parameters_in_use
 from scale_cl.learners.pnn import Lateral, ProgressiveColumn
 from scale_cl.streams import InputSpec, TaskInfo

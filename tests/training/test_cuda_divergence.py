@@ -66,7 +66,9 @@ def test_a_sample_that_is_not_finite_ends_training_in_time_and_leaves_what_was_l
     steps(learner, 1, BAD - 1)
     assert recorded(learner) or not capture
     good = learned(learner)
-    with pytest.raises(DivergenceError, match=rf"seed 0, step {BAD}: \w+ is not a finite number(, with .*lr |; lower)") as caught:
+    with pytest.raises(
+        DivergenceError, match=rf"seed 0, step {BAD}: \w+ is not a finite number(, with .*lr |; lower)"
+    ) as caught:
         steps(learner, BAD, WITHIN + 5)
     print(f"{name}, {device}: found after {learner.steps - BAD} more steps: {caught.value}")
     assert learner.steps <= BAD + WITHIN

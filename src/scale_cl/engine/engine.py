@@ -145,6 +145,8 @@ class Engine(Predictor):
     def _rank(self, memory: ReplayMemory, task: int) -> None:
         """Rank the task's stored samples by herding on the features that its head sees."""
         rows = memory.rows_of(task)
+        if len(rows) == 0:
+            return
         memory.herd(task, self.evaluated(memory.x[rows], memory.task[rows]).features)
 
     def _look_up(self) -> None:

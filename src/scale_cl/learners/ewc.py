@@ -31,7 +31,7 @@ from scale_cl.settings import setting
 class EwcConfig(SampledImportanceConfig):
     """Settings of EWC."""
 
-    penalty: float = setting(100.0, "weight of the penalty on important weights that move: lambda", low=0)
+    penalty: float = setting(10.0, "weight of the penalty on important weights that move: lambda", low=0)
     mode: Literal["separate", "online", "running"] = setting(
         "separate", "separate (a penalty per task), online (one penalty, decaying), running (EWC++)"
     )

@@ -70,7 +70,7 @@ class NearestMeanNet(ContinualNet):
     def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
         """As the common network, with scores in place of logits, of samples that are all of one task."""
         out = super().forward(x, task)
-        return out._replace(logits=self.tasks[int(task[0])](x))
+        return Outputs(out.common, out.features, self.tasks[int(task[0])](x))
 
     def for_task(self, task: int) -> nn.Module:
         """Prepared inputs to scores of one task."""

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.engine import TaskShape
-from scale_cl.learners.columns import Column, ColumnConfig, ColumnLearner
+from scale_cl.learners.independent import Column, ColumnConfig, ColumnLearner
 from scale_cl.learners.learner import Traits
 from scale_cl.nets import MLP, Backbone, ReducedResNet18
 from scale_cl.nets.backbones import unmodulated

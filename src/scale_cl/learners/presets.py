@@ -1,9 +1,11 @@
 """Settings of our learners that differ from the defaults of their classes, per preset and stream.
 
 `paper` has the settings of the supplement for every stream, a ring as memory and torch's running averages in batch
-norm: nothing of ours. What the paper leaves open follows its text or, for CTN and ACL, their authors' code. `ours` is
-what we recommend: a uniform sample as SCALE's memory and, on images, batch-norm statistics measured on the memory;
-gradients are clipped on images of the user's own, where the paper's rates can diverge below 32 x 32.
+norm: nothing of ours. What the paper leaves open follows its text or, for CTN and ACL, their authors' code. Of methods
+that the paper only names, it has the settings with which they were published for one pass: those of the A-GEM paper
+for EWC++, SI, MAS and PNN, and the authors' own for HAL and iCaRL. `ours` is what we recommend: a uniform sample as
+SCALE's memory and, on images, batch-norm statistics measured on the memory; gradients are clipped on images of the
+user's own, where the paper's rates can diverge below 32 x 32; three updates per batch in all replay methods.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ _BOTH = {  # learners to which nothing of ours was added
         streams={"sminiimagenet": {"lr": 0.003, "adversarial": 0.005}},
     ),
     "joint": Preset(permuted={"lr": 0.1}),
+    "pnn": Preset(permuted={"lr": 0.1}),
+    "independent": Preset(permuted={"lr": 0.1}),
 }
 PRESETS: dict[str, dict[str, Preset]] = {
     "paper": {
@@ -66,6 +70,12 @@ PRESETS: dict[str, dict[str, Preset]] = {
             everywhere=_AS_PRINTED | {"weight_average": 0.99}, permuted=_SCALE_RATES | {"weight_average": 0.95}
         ),
         "ctn": Preset(everywhere={"reuse_batch": True, "stored_in_training": True}, permuted=_CTN_RATES),
+        "ewc": Preset(everywhere={"mode": "running", "implicit": False}, permuted={"interval": 10}),
+        "si": Preset(everywhere={"implicit": False}, permuted={"lr": 0.1}),
+        "mas": Preset(everywhere={"decay": 0.0, "implicit": False}, permuted={"lr": 0.1}),
+        "hal": Preset(everywhere={"memory_policy": "class-ring"}, permuted={"lr": 0.1, "anchoring": 0.1}),
+        "icarl": Preset(),
+        "lwf": Preset(),
         **_BOTH,
     },
     "ours": {
@@ -79,6 +89,12 @@ PRESETS: dict[str, dict[str, Preset]] = {
             streams=_SCALE_STREAMS,
         ),
         "ctn": Preset(permuted=_CTN_RATES),
+        "ewc": Preset(permuted={"lr": 0.1}),
+        "si": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
+        "mas": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
+        "lwf": Preset(permuted={"lr": 0.1, "distillation": 0.5}),
+        "hal": Preset(everywhere={"updates": 3}, permuted={"anchoring": 0.1}),
+        "icarl": Preset(everywhere={"updates": 3}),
         **_BOTH,
     },
 }

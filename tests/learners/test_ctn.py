@@ -13,6 +13,7 @@ from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import Ctn, CtnConfig, registry
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, mean_ce, pixels, put, recorded
 from tests.learners.tiny import batch, teach
 
@@ -263,3 +264,7 @@ def test_a_state_without_semantic_memory_is_refused() -> None:
     state = teach(registry.make("er", VECTOR, config)).state_dict()
     with pytest.raises(CheckpointError, match=r"has the memories \['memory'\], expected \['memory', 'semantic'\]"):
         Ctn(VECTOR).load_state_dict(state)
+
+
+def test_a_step_of_ctn_leaves_the_host_alone() -> None:
+    hardships.leaves_the_host_alone(lambda spec: Ctn(spec, CtnConfig(memory=9, replay_current=True)), SPLIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,9 @@ def test_on_a_gpu_an_evaluation_within_a_task_waits_for_nothing_and_is_right() -
         x, y = stream.train_data(number)
         for at in range(0, 60, 10):
             learner.observe(x[at : at + 10], y[at : at + 10])
-            torch.cuda.set_sync_debug_mode("error" if at > 20 else "default")  # from then on everything is recorded
+            with warnings.catch_warnings():  # it is a prototype, says torch
+                warnings.simplefilter("ignore")
+                torch.cuda.set_sync_debug_mode("error" if at > 20 else "default")  # from then on all is recorded
             try:
                 tests.evaluate(at, number + 1)
             finally:

@@ -24,7 +24,15 @@ SPECS = {"mlp": InputSpec((1, 8, 8), 255.0, "task"), "resnet": InputSpec((3, 32,
 BOUNDS = {"mlp": 1e-3, "resnet": 2e-2}  # of logits, which are of the order of 1
 LOOSER = {"ctn": 0.5}  # its first outer step sees one sample many times: batch norm divides by next to nothing
 STEPS, BATCH, CLASSES = 3, 8, 3  # as they come, while recorded, and replayed
-SMALL: dict[str, Any] = {"lr": 0.002, "inner_lr": 0.005, "outer_lr": 0.005, "distillation": 1.0, "shared_steps": 2}
+BY_CHANCE = ("gdumb",)  # it shuffles what it trains on when a task ends
+SMALL: dict[str, Any] = {
+    "replay_current": False,
+    "lr": 0.002,
+    "inner_lr": 0.005,
+    "outer_lr": 0.005,
+    "distillation": 1.0,
+    "shared_steps": 2,
+}
 ON_THE_CPU = ("scale", "gem", "ctn", "acl")  # of the ResNet, which takes its time there
 pytestmark = pytest.mark.usefixtures("as_found")
 __all__ = ["as_found"]
@@ -57,7 +65,7 @@ def taught(name: str, spec: InputSpec, device: str, *, capture: bool, channels_l
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("capture", [True, False], ids=["recorded", "eager"])
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", [name for name in registry.names() if name not in BY_CHANCE])
 def test_a_learner_learns_on_a_device_what_it_learns_on_the_cpu(
     name: str, kind: str, capture: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,7 +186,7 @@ class Builder:
             generator=self.rng,
             policy=policy,
             budget=budget,
-            shared_labels=self.spec.scenario == "class",
+            shared_labels=self.spec.scenario == "class" and self.owned.network is not None and not self.translates,
             logits=logits,
             host=self.host,
             prepare=self.prepared,

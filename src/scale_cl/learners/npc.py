@@ -32,7 +32,7 @@ class NpcConfig(LearnerConfig):
 
     lr: float = setting(0.03, "largest learning rate, of neurons without importance: eta_max", above=0)
     alpha: float = setting(0.01, "scale of the learning rate of important neurons", above=0)
-    beta: float = setting(0.3, "importance at which that rate falls off, where 1 is usual in a layer", above=0)
+    beta: float = setting(1.0, "importance at which that rate falls off, where 1 is usual in a layer", above=0)
     inertia: float = setting(0.99, "share of the running mean of importance that stays in a step", low=0, below=1)
 
 

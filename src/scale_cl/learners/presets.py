@@ -76,6 +76,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "hal": Preset(everywhere={"memory_policy": "class-ring"}, permuted={"lr": 0.1, "anchoring": 0.1}),
         "icarl": Preset(),
         "lwf": Preset(),
+        "npc": Preset(),
         **_BOTH,
     },
     "ours": {
@@ -93,8 +94,9 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "si": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
         "mas": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
         "lwf": Preset(permuted={"lr": 0.1, "distillation": 0.5}),
-        "hal": Preset(everywhere={"updates": 3}, permuted={"anchoring": 0.1}),
-        "icarl": Preset(everywhere={"updates": 3}),
+        "npc": Preset(permuted={"lr": 0.1, "alpha": 0.03}),
+        "hal": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1, "anchoring": 0.1}),
+        "icarl": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1}),
         **_BOTH,
     },
 }

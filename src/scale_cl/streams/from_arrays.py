@@ -12,7 +12,6 @@ from torch import Tensor
 
 from scale_cl.errors import InputError, StreamError
 from scale_cl.streams.assembly import as_rows, assemble, shuffled
-from scale_cl.streams.reading import LazyRows
 from scale_cl.streams.stream import Arrays, Scenario, Stream, Task
 
 Layout = Literal["auto", "NHWC", "NCHW"]
@@ -64,7 +63,7 @@ def from_arrays(
 
 
 def from_labels(
-    inputs: tuple[Tensor | LazyRows, Tensor | LazyRows],
+    inputs: tuple[Tensor, Tensor],
     labels: Sequence[tuple[NDArray[Any], NDArray[Any]]],
     names: Sequence[str],
     *,

@@ -9,9 +9,10 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sys import intern
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +92,7 @@ def _stream_of(
     files = [file for part in _PARTS for task in tasks for file in getattr(task, part)]
     paths, resize, origin = [file.path for file in files], size is not None, _origin(root, files)
     target = _size(size, paths)
-    inputs: tuple[Tensor | LazyRows, Tensor | LazyRows]
+    inputs: tuple[Tensor, Tensor]
     if reading.in_memory(len(files) * channels * math.prod(target)):
         unread: dict[int, DataError] | None = {} if reading.on_error == "skip" else None
         pixels = read_images(paths, target, channels=channels, resize=resize, progress=progress, unread=unread)
@@ -123,7 +124,7 @@ def _without(tasks: list[_ListedTask], unread: list[_File]) -> list[_ListedTask]
 
 def _origin(root: Path, files: Iterable[_File]) -> str:
     """A checksum of the names and sizes of the files. Times are left out: a copy of the data is the same data."""
-    sums, start = hashlib.sha256(), len(str(root)) + 1
+    sums, start = hashlib.sha256(), 0 if str(root) == "." else len(str(root)) + 1
     for file in files:
         sums.update(f"{file.path[start:]}\0{file.bytes}\n".encode(errors="surrogateescape"))
     return sums.hexdigest()
@@ -219,7 +220,7 @@ def _classes(folder: Path) -> Listing:
         images = image_names(child)
         if not images:
             raise StreamError(f"class folder {child} holds no images; put some in it or remove it")
-        listing += [_File(_within(child, image), child.name, size) for image, size in images]
+        listing += [_File(_within(str(child), image), child.name, size) for image, size in images]
     if not listing and image_names(folder):
         advice = "put them into a folder for each class"
         raise StreamError(f"task folder {folder} holds no class folders, it holds images: {advice}")
@@ -288,24 +289,28 @@ def _listed_tasks(file: Path) -> dict[str, dict[str | None, Listing]]:
     """The files that the CSV file lists, by task and split; every needed column is filled and every file exists."""
     if file.is_dir():
         raise DataError(f"{file} is a folder; for images in folders use folder:{file}, or name a CSV file in it")
-    rows = _rows(file)
-    for row in rows:
-        if empty := next((column for column in _NEEDED if not getattr(row, column)), None):
+    tasks: dict[str, dict[str | None, Listing]] = {}
+    folder, gone = str(file.parent), []
+    for row in _rows(file):
+        if not (row.path and row.label and row.task):
+            empty = next(column for column in _NEEDED if not getattr(row, column))
             raise StreamError(f"{file}, line {row.line}: {empty} is empty")
         if row.split is not None and row.split not in _PARTS:
             raise StreamError(f"{file}, line {row.line}: split is {row.split!r}; it must be train or test")
-    if not rows:
+        path = _within(folder, row.path)
+        try:
+            size = os.stat(path).st_size  # noqa: PTH116
+        except (OSError, ValueError):  # also a name that is too long or has a null byte, a folder without permission
+            gone.append(row)
+            continue
+        tasks.setdefault(row.task, {}).setdefault(row.split, []).append(_File(path, intern(row.label), size))
+    _check_there(file, gone)
+    if not tasks:
         raise StreamError(f"{file} lists no files")
-    sizes = [_bytes(file.parent, row.path) for row in rows]
-    _check_there(file, [row for row, size in zip(rows, sizes, strict=True) if size is None])
-    tasks: dict[str, dict[str | None, Listing]] = {}
-    for row, size in zip(rows, sizes, strict=True):
-        listed = _File(_within(file.parent, row.path), row.label, size or 0)
-        tasks.setdefault(row.task, {}).setdefault(row.split, []).append(listed)
     return tasks
 
 
-def _rows(file: Path) -> list[_Row]:
+def _rows(file: Path) -> Iterator[_Row]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             reader = csv.reader(opened, strict=True)
@@ -314,13 +319,12 @@ def _rows(file: Path) -> list[_Row]:
                 raise StreamError(_header_problem(file, missing[0], columns))
             path, label, task = (columns.index(column) for column in _NEEDED)
             split = columns.index("split") if "split" in columns else None
-            rows, width = [], len(columns)
+            width = len(columns)
             for fields in reader:
                 if fields:  # not an empty line
                     values = [field.strip() for field in fields] + [""] * (width - len(fields))
                     part = None if split is None else values[split]
-                    rows.append(_Row(reader.line_num, values[path], values[label], values[task], part))
-            return rows
+                    yield _Row(reader.line_num, values[path], values[label], values[task], part)
     except FileNotFoundError:
         raise DataError(f"{file} does not exist; give a CSV file with columns path, label, task") from None
     except OSError as error:
@@ -339,7 +343,7 @@ def _header_problem(file: Path, missing: str, columns: Sequence[str]) -> str:
 def _check_there(file: Path, gone: list[_Row]) -> None:
     """Raise DataError, with line numbers, if images are missing."""
     if len(gone) == 1:
-        there = f"{file}, line {gone[0].line}: {_within(file.parent, gone[0].path)}"
+        there = f"{file}, line {gone[0].line}: {file.parent / gone[0].path}"
         raise DataError(f"{there} is missing; paths count from the file's folder")
     if gone:
         named = ", ".join(f"{row.path} (line {row.line})" for row in gone[:_NAMED])
@@ -350,13 +354,6 @@ def _check_there(file: Path, gone: list[_Row]) -> None:
         )
 
 
-def _within(folder: Path, path: str) -> str:
-    return os.path.join(folder, path)  # noqa: PTH118 - a Path for each of a million files takes seconds
-
-
-def _bytes(folder: Path, path: str) -> int | None:
-    """The size of a file; None if it is not there."""
-    try:
-        return os.stat(_within(folder, path)).st_size  # noqa: PTH116
-    except (OSError, ValueError):  # a name that is too long or has a null byte, a folder without permission
-        return None
+def _within(folder: str, path: str) -> str:
+    """`Path(folder) / path` as text; a `Path` for each of a million files takes many seconds."""
+    return path if folder == "." or path.startswith("/") else f"{folder}/{path}"

@@ -173,9 +173,7 @@ def _named(broken: Sequence[Path]) -> str:
     return f"{len(names)} images{place} cannot be decoded: {named}; remove or replace them"
 
 
-def _decoded(
-    path: str | Path, size: tuple[int, int], channels: int, resize: bool
-) -> tuple[NDArray[np.uint8], bool]:
+def _decoded(path: str | Path, size: tuple[int, int], channels: int, resize: bool) -> tuple[NDArray[np.uint8], bool]:
     """One image as [channels, height, width], and whether the file has more frames."""
     with _opened(path) as file:
         image: Image.Image = file

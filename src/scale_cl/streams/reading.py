@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -170,20 +170,31 @@ def _read(rows: NDArray[np.int64]) -> Block:
 
 
 # ---- in place of a tensor --------------------------------------------------------------------------------------------
-class LazyRows:
-    """Inputs [N, ...] that are read when they are indexed: rows `first` to `first + count` of a source."""
+class LazyRows(Tensor):
+    """Inputs [N, ...] without storage: rows `first` to `first + count` of a source, read when they are indexed.
 
-    device = torch.device("cpu")
+    It is a tensor in its shape, type and length; anything else than indexing by row numbers is refused.
+    """
+
+    readers: Readers
+    first: int
+
+    @staticmethod
+    def __new__(cls, readers: Readers, first: int, count: int) -> LazyRows:
+        """Nothing is read yet."""
+        shape = readers.source.shape
+        dtype = torch.uint8 if len(shape) == 3 else torch.float32
+        made = Tensor._make_wrapper_subclass(cls, (count, *shape), dtype=dtype)
+        made.readers, made.first = readers, first
+        return made
 
     def __init__(self, readers: Readers, first: int, count: int) -> None:
-        """Nothing is read yet."""
-        self.readers, self.first = readers, first
-        self.shape = torch.Size((count, *readers.source.shape))
-        self.ndim = len(self.shape)
-        self.dtype = torch.uint8 if self.ndim == 4 else torch.float32
+        """All is done by `__new__`."""
 
-    def __len__(self) -> int:
-        return self.shape[0]
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Refuse whatever needs the values of all rows."""
+        raise StreamError(f"{function} needs all inputs, but these are read as they come; index the rows that you need")
 
     @property
     def row_bytes(self) -> int:
@@ -195,9 +206,9 @@ class LazyRows:
         """Bytes that a `ReadAhead` holds at most, beside the batch that it gives."""
         return (self.readers.workers + _SPARE_BLOCKS + 1) * max(BLOCK_BYTES, self.row_bytes)
 
-    def __getitem__(self, rows: Tensor | int) -> Tensor:
-        """Read the given rows, all of them; DataError if one cannot be read."""
-        numbers = torch.tensor([rows]) if isinstance(rows, int) else rows
+    def __getitem__(self, rows: Any) -> Tensor:
+        """Read the row or rows with these numbers, a slice or a tensor; DataError if one cannot be read."""
+        numbers = torch.arange(len(self))[[rows] if isinstance(rows, int) else rows]
         x, _ = ReadAhead(self, numbers, numbers, whole=True).take(0, len(numbers))
         return x[0] if isinstance(rows, int) else x
 
@@ -205,7 +216,10 @@ class LazyRows:
         """The given rows, zero where one cannot be read."""
         return torch.from_numpy(self.readers.source.read(rows.numpy() + self.first).x)
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"LazyRows({list(self.shape)}, {self.dtype})"
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[object, ...]:
         return LazyRows, (self.readers, self.first, len(self))
 
 

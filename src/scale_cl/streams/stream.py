@@ -67,12 +67,12 @@ class Task:
 class Arrays:
     """A data set; `on` keeps one copy per device, shared by all streams built from it.
 
-    Inputs are tensors, or `LazyRows` that are read when they are needed; a data set with these stays on the host.
+    Inputs may be `LazyRows`, which are read when they are needed; a data set with these stays on the host.
     """
 
-    x_train: Tensor | LazyRows  # [N, C, H, W] uint8 or [N, F] float32
+    x_train: Tensor  # [N, C, H, W] uint8 or [N, F] float32
     y_train: Tensor  # [N] int64, index into class_names
-    x_test: Tensor | LazyRows  # [M, C, H, W] uint8 or [M, F] float32
+    x_test: Tensor  # [M, C, H, W] uint8 or [M, F] float32
     y_test: Tensor  # [M] int64
     class_names: tuple[str, ...]
     pixel_max: float | None
@@ -98,7 +98,7 @@ class Arrays:
     def nbytes(self) -> int:
         """Bytes in memory."""
         parts = (self.x_train, self.y_train, self.x_test, self.y_test)
-        return sum(part.nbytes for part in parts if isinstance(part, Tensor))
+        return sum(part.nbytes for part in parts if not isinstance(part, LazyRows))
 
     def on(self, device: torch.device | str) -> Arrays:
         """These arrays on `device`; always the same object for the same device."""
@@ -130,6 +130,9 @@ class Arrival:
 
     x: Tensor
     y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
 
     def take(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of samples `start` to `stop`."""
@@ -220,7 +223,7 @@ class Stream:
         return f"Stream({self.name!r}, {many}, {self.scenario}, {_size(self.arrays.x_train)})"
 
 
-def _size(x: Tensor | LazyRows) -> str:
+def _size(x: Tensor) -> str:
     """The size of one sample as text: `1 x 8 x 8`, or `64 features`."""
     sides = [str(side) for side in x.shape[1:]]
     return " x ".join(sides) if len(sides) > 1 else f"{sides[0]} features"
@@ -230,7 +233,7 @@ def _permuted(x: Tensor, permutation: Tensor | None) -> Tensor:
     return x if permutation is None else x.flatten(1)[:, permutation].reshape(x.shape)
 
 
-def _check_inputs(x_train: Tensor | LazyRows, x_test: Tensor | LazyRows, pixel_max: float | None) -> None:
+def _check_inputs(x_train: Tensor, x_test: Tensor, pixel_max: float | None) -> None:
     images = x_train.dtype == torch.uint8 and x_train.ndim == 4
     features = x_train.dtype == torch.float32 and x_train.ndim == 2
     if not images and not features:
@@ -249,11 +252,11 @@ def _check_inputs(x_train: Tensor | LazyRows, x_test: Tensor | LazyRows, pixel_m
         raise StreamError(f"pixel_max is {pixel_max}; for uint8 images it must be a positive number such as 255")
     if features and pixel_max is not None:
         raise StreamError(f"pixel_max is {pixel_max}; for float32 features it must be None")
-    if features and not all(bool(torch.isfinite(x).all()) for x in (x_train, x_test) if isinstance(x, Tensor)):
+    if features and not all(bool(torch.isfinite(x).all()) for x in (x_train, x_test) if not isinstance(x, LazyRows)):
         raise StreamError("features hold NaN or infinity; they must be finite")
 
 
-def _check_labels(part: str, x: Tensor | LazyRows, y: Tensor, classes: int) -> None:
+def _check_labels(part: str, x: Tensor, y: Tensor, classes: int) -> None:
     if y.dtype != torch.int64 or y.shape != x.shape[:1]:
         found = f"{y.dtype} of shape {list(y.shape)}"
         raise StreamError(f"{part} labels are {found}; they must be torch.int64 of shape {[len(x)]}")

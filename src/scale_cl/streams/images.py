@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from scale_cl.errors import DataError
 from scale_cl.streams.reading import Block
@@ -63,8 +63,10 @@ def _bytes(entry: os.DirEntry[str]) -> int:
 def size_of(path: str | Path) -> tuple[int, int]:
     """Height and width of an image file, upright."""
     with _opened(path) as image:
-        if image.format in ("JPEG", "WEBP", "MPO") and image.getexif().get(0x0112, 1) >= 5:
-            return image.width, image.height
+        if any(name in image.info for name in _ORIENTED):
+            with contextlib.suppress(*_DECODING_ERRORS):  # an orientation that cannot be read is none
+                if image.getexif().get(ExifTags.Base.Orientation, 1) >= 5:
+                    return image.width, image.height
         return image.height, image.width
 
 

@@ -14,12 +14,12 @@ import os
 import pickle
 import signal
 import threading
-import weakref
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
+from multiprocessing.util import Finalize
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -86,6 +86,8 @@ class Readers:
         with self._starting:
             if self._executor is None:
                 self._executor = self._started()
+                # as early as this: a process that multiprocessing has started waits for its children before it ends
+                Finalize(self, self._executor.shutdown, kwargs={"cancel_futures": True}, exitpriority=10)
             try:
                 if self.workers:
                     return self._executor.submit(_read, rows)
@@ -95,9 +97,7 @@ class Readers:
 
     def _started(self) -> Executor:
         if not self.workers:
-            threads = ThreadPoolExecutor(1)
-            weakref.finalize(self, threads.shutdown, wait=False, cancel_futures=True)
-            return threads
+            return ThreadPoolExecutor(1)
         try:
             sent = pickle.dumps(self.source)
         except Exception as error:  # whatever the data set of somebody else raises
@@ -106,9 +106,14 @@ class Readers:
         # A server without threads forks the workers: fork would copy this process with its threads and its CUDA state.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
-        processes = ProcessPoolExecutor(self.workers, context, initializer=_enter_worker, initargs=(sent,))
-        weakref.finalize(self, processes.shutdown, wait=False, cancel_futures=True)
-        return processes
+        return ProcessPoolExecutor(self.workers, context, initializer=_enter_worker, initargs=(sent,))
+
+    def close(self) -> None:
+        """End the workers; they start again when more rows are asked for."""
+        with self._starting:
+            executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(cancel_futures=True)
 
     def received(self, block: Future[Block]) -> Block:
         """Wait for a block; DataError if its worker died."""
@@ -132,7 +137,7 @@ class Readers:
             _log.warning("scale-cl: warning: skipped: %s%s", reason, more)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _copied, (self.source, self.workers, self.on_error)
+        return _copied, (self.source, self.workers, self.on_error)  # without the workers
 
 
 _KILLED = (

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from scale_cl.training.loop import Runners
 
 _IRRELEVANT = {"seed", "seeds", "processes", "keep_state", "on_divergence"}  # run settings that change no seed's bits
+_WHERE_READ = {"keep", "workers"}  # stream settings that change no bits, as long as all samples can be read
 _WRITERS = 4  # threads that write while training goes on: they mostly wait for the disk
 
 
@@ -280,9 +281,11 @@ def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(dict(config)))
-    run = plain.get("run")
+    run, stream = plain.get("run"), plain.get("stream")
     if isinstance(run, dict):
         plain["run"] = {k: v for k, v in run.items() if k not in _IRRELEVANT and not k.startswith("checkpoint")}
+    if isinstance(stream, dict) and stream.get("on_error") == "stop":
+        plain["stream"] = {k: v for k, v in stream.items() if k not in _WHERE_READ}
     return plain
 
 

@@ -97,25 +97,18 @@ def test_data_that_is_read_as_it_comes_takes_little_memory(tmp_path: Path) -> No
 
 
 def test_a_killed_run_is_resumed_to_the_bit_and_leaves_no_workers(tmp_path: Path) -> None:
-    options = [
-        "--stream",
-        f"folder:{images(tmp_path / 'images', 600)}",
-        "--learner",
-        "er",
-        "--set",
-        "stream.channels=1",
-    ]
-    options += ["--set", "stream.keep=disk", "--set", "stream.workers=1", "--set", "run.checkpoint_every=5"]
-    command = ["run", "-q", *options, "--set", "run.keep_state=true", "--out"]
-    (tmp_path / "one").mkdir()
-    finish(tmp_path / "one", *command, tmp_path / "one" / "o")
-    child = Child(tmp_path, *command, tmp_path / "o")
+    often = {"run.checkpoint_every": 5, "run.keep_state": True}
+    run(config(images(tmp_path / "images", 600), {"stream.keep": "memory", **often}), out=tmp_path / "whole")
+    values = {"stream.channels": 1, "stream.keep": "disk", "stream.workers": 1, "run.device": "cpu", **often}
+    words = [word for name, value in values.items() for word in ("--set", f"{name}={str(value).lower()}")]
+    stream = f"folder:{tmp_path / 'images'}"
+    child = Child(tmp_path, "run", "-q", "--stream", stream, "--learner", "er", *words, "--out", tmp_path / "o")
     child.wait_for(tmp_path / "o" / "checkpoints" / "seed-0" / "*")
     workers = descendants(child.pid)
     child.kill()
     assert (tmp_path / "o" / "run.json").exists()
     finish(tmp_path, "resume", "-q", tmp_path / "o")
-    assert_same(end(tmp_path / "o"), end(tmp_path / "one" / "o"))
+    assert_same(end(tmp_path / "o"), end(tmp_path / "whole"))
     ends = time.monotonic() + 30
     while alive := [pid for pid in workers if Path(f"/proc/{pid}/cmdline").exists()]:
         assert time.monotonic() < ends, alive

@@ -87,7 +87,8 @@ class Readers:
             if self._executor is None:
                 self._executor = self._started()
                 # as early as this: a process that multiprocessing has started waits for its children before it ends
-                Finalize(self, self._executor.shutdown, kwargs={"cancel_futures": True}, exitpriority=10)
+                end = self._executor.shutdown
+                self._at_exit = Finalize(self, end, kwargs={"cancel_futures": True}, exitpriority=10)
             try:
                 if self.workers:
                     return self._executor.submit(_read, rows)
@@ -111,9 +112,9 @@ class Readers:
     def close(self) -> None:
         """End the workers; they start again when more rows are asked for."""
         with self._starting:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(cancel_futures=True)
+            if self._executor is not None:
+                self._at_exit()
+                self._executor = None
 
     def received(self, block: Future[Block]) -> Block:
         """Wait for a block; DataError if its worker died."""
@@ -234,7 +235,8 @@ class _Piece(NamedTuple):
     start: int
     stop: int
     x: Tensor
-    block: Block
+    y: Tensor
+    lost: Mapping[int, str]
 
 
 class ReadAhead:
@@ -311,24 +313,24 @@ class ReadAhead:
         start, stop, future = self._waiting.popleft()
         block = self._readers.received(future)
         x = torch.from_numpy(block.x)
+        y = self._labels[start:stop] if block.y is None else torch.from_numpy(block.y)
         if self._device.type == "cuda":
-            x = x.pin_memory().to(self._device, non_blocking=True)
+            x, y = (part.pin_memory().to(self._device, non_blocking=True) for part in (x, y))
         if self._permutation is not None:
             x = x.flatten(1)[:, self._permutation].reshape(x.shape)
-        self._pieces.append(_Piece(start, stop, x, block))
+        self._pieces.append(_Piece(start, stop, x, y, block.lost))
         self._received = stop
 
     def _part(self, piece: _Piece, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Positions `start` to `stop`, which lie in the piece, without those that are skipped."""
         low, high = start - piece.start, stop - piece.start
-        y = self._labels[start:stop] if piece.block.y is None else torch.from_numpy(piece.block.y[low:high])
-        x, lost = piece.x[low:high], {i - low for i in piece.block.lost if low <= i < high}
+        x, y, lost = piece.x[low:high], piece.y[low:high], {i - low for i in piece.lost if low <= i < high}
         for i in sorted(lost):
-            reason = piece.block.lost[low + i]
+            reason = piece.lost[low + i]
             if self._whole:
                 raise DataError(reason)
             self._readers.note_lost(int(self._rows[start + i]), reason)
-        if lost:
-            kept = torch.tensor([i for i in range(high - low) if i not in lost], dtype=torch.int64)
-            x, y = x[kept.to(self._device)], y[kept]
-        return x, y.to(self._device, non_blocking=True)
+        if not lost:
+            return x, y
+        kept = torch.tensor([i for i in range(high - low) if i not in lost], dtype=torch.int64).to(self._device)
+        return x[kept], y[kept]

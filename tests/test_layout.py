@@ -18,7 +18,7 @@ from scale_cl.streams import InputSpec
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "scale_cl"
-MOST_FILES = 150
+MOST_FILES = 151
 
 # Where a learner may be named: these files and folders, and the defaults of single files.
 NAMED_ANYWHERE_IN = ("learners/", "experiments/definitions", "reports/paper")

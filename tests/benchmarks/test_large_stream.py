@@ -22,7 +22,7 @@ def test_a_pass_over_more_images_than_memory_should_hold_takes_little_of_it(tmp_
 
 @pytest.mark.soak
 def test_steps_from_disk_and_from_memory_are_timed(tmp_path: Path) -> None:
-    make_images(tmp_path, 6000)
+    make_images(tmp_path, 18_000)
     found = step_rates(tmp_path, "cpu", 50)
     print(found)
     assert found["memory"] > 0 < found["disk"]

@@ -21,6 +21,7 @@ NOT_RUN = {  # the only blocks that are parsed and not run: page, what they need
     ("start.md", "installs"),
     ("start.md", "downloads MNIST"),
     ("own-data.md", "downloads a data set"),
+    ("large-data.md", "downloads a data set"),
     ("reproduce.md", "needs MNIST, CIFAR and mini-ImageNet"),
     ("reproduce.md", "needs MNIST"),
     ("reproduce.md", "needs a Ray cluster"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from scale_cl.errors import StreamError
-from scale_cl.streams import from_dataset
+from scale_cl.errors import DataError, StreamError
+from scale_cl.streams import Stream, from_dataset
+from scale_cl.streams.reading import LazyRows
 
 CLASSES = ["ant", "bee", "cat", "dog"]
 
@@ -117,3 +121,143 @@ def test_what_is_no_data_set_is_said() -> None:
     for tasks, options, message in wrong:
         with pytest.raises(StreamError, match=message):
             from_dataset(tasks, **options)
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", [Pairs, Named])
+@pytest.mark.parametrize("classes_per_task", [None, 2])
+def test_items_that_are_read_as_they_come_are_those_in_memory(kind: Any, classes_per_task: int | None) -> None:
+    data = kind([0, 1, 2, 3] * 5)
+    given = ([(data, data)], None) if classes_per_task is None else (data, data)
+    here, there = (
+        from_dataset(*given, classes_per_task=classes_per_task, keep=keep, workers=0, seed=2)
+        for keep in ("memory", "disk")
+    )
+    assert isinstance(there.arrays.x_train, LazyRows)
+    assert there.spec == here.spec
+    for k, task in enumerate(here.tasks):
+        assert there.tasks[k].classes == task.classes
+        for one, other in zip(
+            here.train_data(k) + here.test_data(k), there.train_data(k) + there.test_data(k), strict=True
+        ):
+            assert torch.equal(one, other)
+
+
+def test_an_item_that_fails_is_named_or_skipped() -> None:
+    class Failing(Pairs):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            if i == 3 and self.fails:
+                raise OSError("the share is gone")
+            return super().__getitem__(i)
+
+        fails = False
+        targets: list[int]
+
+    data = Failing([0, 1, 0, 1, 0])
+    data.targets = data.labels
+    stops, skips = (
+        from_dataset([(data, data)], keep="disk", workers=0, shuffle=False, on_error=how) for how in ("stop", "skip")
+    )
+    Failing.fails = True
+    assert len(stops.arrival(0, CPU).take(0, 3)[0]) == 3
+    with pytest.raises(DataError, match=r"item 3 of data set 1 cannot be read: .*the share is gone"):
+        stops.arrival(0, CPU).take(3, 5)
+    assert skips.arrival(0, CPU).take(2, 5)[1].tolist() == [0, 0]
+
+
+@dataclass
+class Arriving:
+    """In the style of a streaming data set: items come one after another, anew with each iteration."""
+
+    items: list[Any]
+    skips: bool = False
+    begun: int = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun += 1
+        return iter(self.items)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "skip" and self.__dict__.get("skips"):
+            return lambda n: Arriving(self.items[n:])
+        raise AttributeError(name)
+
+
+def arriving(count: int, first: int = 0, **options: Any) -> Arriving:
+    """Samples whose pixels are their number and whose label is its parity."""
+    return Arriving([(np.full((4, 4, 3), first + i, np.uint8), i % 2) for i in range(count)], **options)
+
+
+def iterated(train: Arriving, **options: Any) -> Stream:
+    values = {"classes": [0, 1], "lengths": [(50, 6)], "workers": 0, "window": 10, **options}
+    return from_dataset([(train, arriving(6))], **values)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_an_iterable_arrives_shuffled_within_windows_and_from_any_position(skips: bool) -> None:
+    stream = iterated(arriving(50, skips=skips), seed=1)
+    whole = stream.arrival(0, CPU).take(0, 50)
+    numbers = whole[0][:, 0, 0, 0].tolist()
+    assert numbers != sorted(numbers)
+    assert [n // 10 for n in numbers] == [i // 10 for i in range(50)]
+    assert whole[1].tolist() == [n % 2 for n in numbers]
+    for start in (13, 20, 47):  # as after a resume
+        x, y = stream.arrival(0, CPU).take(start, start + 5)
+        assert torch.equal(x, whole[0][start : start + 5])
+        assert torch.equal(y, whole[1][start : start + 5])
+    samples = stream.arrival(0, CPU)
+    assert torch.equal(torch.cat([samples.take(i, i + 7)[0] for i in range(0, 50, 7)]), whole[0])
+    assert [y.tolist() for _, y in stream.test_batches(0, 4, CPU)] == [[0, 1, 0, 1], [0, 1]]
+
+
+def test_an_iterable_that_goes_on_is_read_once() -> None:
+    train = arriving(50)
+    stream = iterated(train)
+    train.begun = 0
+    samples = stream.arrival(0, CPU)
+    for start in range(0, 50, 3):
+        samples.take(start, start + 3)
+    assert train.begun == 1
+
+
+def test_each_task_of_iterables_has_its_own_classes() -> None:
+    named = [Arriving([{"image": np.full((4, 4, 3), i, np.uint8), "label": c} for i in range(9)]) for c in "xyz"]
+    pairs = [(named[0], named[0]), (named[2], named[2])]
+    stream = from_dataset(pairs, classes=[["x", "w"], ["y", "z"]], lengths=[(9, 9)] * 2, workers=0)
+    assert [set(task.classes) for task in stream.tasks] == [{"w", "x"}, {"y", "z"}]
+    heads = [stream.tasks[k].classes[int(stream.arrival(k, CPU).take(0, 1)[1])] for k in range(2)]
+    assert heads == ["x", "z"]
+
+
+def test_what_is_wrong_with_an_iterable_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    odd = arriving(50)
+    odd.items[15] = (np.zeros((4, 5, 3), np.uint8), 0)
+    odd.items[25] = (np.zeros((4, 4, 3), np.uint8), 7)
+    for items, position, message in (
+        (
+            odd,
+            10,
+            r"sample 16 of the training data of task 'task-1' has shape \[3, 4, 5\], the first sample \[3, 4, 4\]",
+        ),
+        (odd, 20, "sample 26 of the training data of task 'task-1' has label 7, which is none of the task's classes"),
+        (arriving(33), 30, "the training data of task 'task-1' ended before its 50 samples; say how many there are"),
+    ):
+        stream = iterated(items)
+        assert len(stream.arrival(0, CPU).take(0, 10)[0]) == 10
+        with pytest.raises(DataError, match=message):
+            stream.arrival(0, CPU).take(position, position + 10)
+    with caplog.at_level(logging.WARNING):
+        samples = iterated(arriving(33), on_error="skip").arrival(0, CPU)
+        assert [len(samples.take(start, start + 10)[0]) for start in range(0, 50, 10)] == [10, 10, 10, 3, 0]
+    assert len(caplog.records) == 1
+    for given, options, message in (
+        (Arriving([]), {}, "the training data of task 'task-1' yields nothing"),
+        (arriving(5), {"classes": None}, "give classes"),
+        (arriving(5), {"lengths": None}, "has no length; give lengths"),
+        (arriving(5), {"lengths": [(1, 6)]}, "at least as many as classes"),
+    ):
+        with pytest.raises(StreamError, match=message):
+            iterated(given, **options)
+    assert not isinstance(iterated(arriving(50), keep="memory", classes=None).arrays.x_train, LazyRows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from scale_cl.errors import DataError
-from scale_cl.streams.images import image_files, read_images
+from scale_cl.streams.images import ImageFiles, image_files, read_images, size_of
 
 
 def test_pixels_come_out_as_they_went_in(tmp_path: Path) -> None:
@@ -94,3 +95,35 @@ def test_pixels_of_sixteen_bits_are_refused_rather_than_clipped(tmp_path: Path) 
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone.png is missing"):
         read_images([tmp_path / "gone.png"], (4, 4))
+
+
+def test_images_are_turned_upright_as_their_orientation_says(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 16, 3), np.uint8)
+    pixels[:, :8] = 200  # the left half is light
+    for suffix in ("jpg", "png", "webp"):
+        exif = Image.Exif()
+        exif[0x0112] = 6  # to be turned right by 90 degrees: left becomes top
+        path = tmp_path / f"turned.{suffix}"
+        Image.fromarray(pixels).save(path, exif=exif)
+        assert size_of(path) == (16, 8)
+        (read,) = read_images([path], (16, 8), resize=False)
+        assert read[:, 1:7].min() > 150
+        assert read[:, 9:15].max() < 50
+        assert np.array_equal(ImageFiles([str(path)], (16, 8)).read(np.array([0])).x[0], read)
+
+
+def test_the_first_frame_of_an_animation_is_used_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = [Image.new("L", (4, 4), value) for value in (50, 200)]
+    for name in ("a.gif", "b.gif", "c.webp", "d.png"):
+        frames[0].save(tmp_path / name, save_all=name != "d.png", append_images=frames[1:] if name != "d.png" else ())
+    with caplog.at_level(logging.WARNING):
+        read = read_images(image_files(tmp_path), (4, 4))
+    assert abs(read.astype(int) - 50).max() < 3
+    assert [r.getMessage() for r in caplog.records] == [
+        "scale-cl: warning: 3 files have several frames; the first frame is used"
+    ]
+    block = ImageFiles([str(p) for p in image_files(tmp_path)], (4, 4)).read(np.arange(4))
+    assert np.array_equal(block.x, read)
+    assert block.remark == f"{tmp_path}/a.gif has several frames; of such files the first frame is used"

@@ -14,7 +14,7 @@ import torch
 
 from scale_cl.errors import ConfigError
 from scale_cl.learners import registry
-from scale_cl.streams import InputSpec, Stream
+from scale_cl.streams import InputSpec, Stream, keeping
 from scale_cl.training import memory_check, train
 from scale_cl.training.config import resolve
 from scale_cl.training.run import build_learner
@@ -215,12 +215,12 @@ def test_a_learner_that_cannot_be_counted_is_not_refused_for_it(monkeypatch: pyt
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
-    assert memory_check._left_in_group(tmp_path) is None
+    assert keeping._left_in_group(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")
-    assert memory_check._left_in_group(tmp_path) is None
+    assert keeping._left_in_group(tmp_path) is None
     (tmp_path / "memory.max").write_text("5000\n")
-    assert memory_check._left_in_group(tmp_path) == 4000
+    assert keeping._left_in_group(tmp_path) == 4000
 
 
 def test_sizes_are_said_in_words() -> None:

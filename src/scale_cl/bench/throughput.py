@@ -113,15 +113,15 @@ def _learner_runs(given: BenchData, learner: str, how: Conditions, seeds: list[i
     for task in range(2):
         for run in runs:
             with run.on_device():
-                run.x, run.y = run.stream.train_data(task)
+                run.samples = run.stream.arrival(task, run.learner.device)
                 run.learner.begin_task(run.stream.tasks[task].info)
             _take_steps(run, _WARM_UP, how.batch_size)
     return runs
 
 
 def _take_steps(run: LearnerRun, steps: int, batch_size: int) -> None:
-    whole = len(run.x) // batch_size
+    whole = len(run.samples) // batch_size
     for step in range(steps):
         start = step % whole * batch_size
         with run.on_device():
-            run.learner.observe(run.x[start : start + batch_size], run.y[start : start + batch_size])
+            run.learner.observe(*run.samples.take(start, start + batch_size))

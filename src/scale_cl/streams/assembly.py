@@ -35,9 +35,13 @@ def draw(count: int, of: int, seed: int, task: int, purpose: Purpose) -> Tensor:
     return as_rows(generator(seed, task, purpose).permutation(of)[:count])
 
 
-def shuffled(rows: NDArray[np.int64], seed: int, task: int) -> Tensor:
-    """`rows` in random order: the order in which the samples of a task arrive."""
-    return as_rows(generator(seed, task, "train").permutation(rows))
+def shuffled(rows: NDArray[np.int64], seed: int, task: int, window: int | None = None) -> Tensor:
+    """`rows` in random order: the order in which the samples of a task arrive.
+
+    With a `window`, samples change places only within each so many consecutive ones.
+    """
+    draw, size = generator(seed, task, "train"), window or max(1, len(rows))
+    return as_rows(np.concatenate([draw.permutation(rows[i : i + size]) for i in range(0, max(1, len(rows)), size)]))
 
 
 def as_rows(rows: NDArray[np.int64]) -> Tensor:

@@ -47,29 +47,55 @@ def from_arrays(
         seed: decides the order of arrival.
         name: name of the stream.
     """
-    if scenario not in get_args(Scenario):
-        raise StreamError(f"scenario is {scenario!r}; it must be 'task', 'domain' or 'class'")
     called = [f"task-{k + 1}" for k in range(len(tasks))] if names is None else list(names)
     if not tasks or len(called) != len(tasks):
         raise StreamError(f"there are {len(tasks)} tasks and {len(called)} names; there must be as many, at least one")
     groups = [_group(task, called[k], layout) for k, task in enumerate(tasks)]
-    heads = _Classes([(g[1], g[3]) for g in groups], called, classes)
-    features = groups[0][0].ndim == 2
-    arrays = Arrays(
-        _joined([g[0] for g in groups], called),
-        torch.cat([as_rows(heads.indices(g[1])) for g in groups]),
-        _joined([g[2] for g in groups], called),
-        torch.cat([as_rows(heads.indices(g[3])) for g in groups]),
-        class_names=heads.names,
-        pixel_max=None if features else pixel_max,
+    return from_labels(
+        (_joined([g[0] for g in groups], called), _joined([g[2] for g in groups], called)),
+        [(g[1], g[3]) for g in groups],
+        called,
+        scenario=scenario,
+        classes=classes,
+        pixel_max=None if groups[0][0].ndim == 2 else pixel_max,
+        shuffle=shuffle,
+        seed=seed,
+        name=name,
     )
+
+
+def from_labels(
+    inputs: tuple[Tensor, Tensor],
+    labels: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+    names: Sequence[str],
+    *,
+    scenario: Scenario,
+    classes: Sequence[Label] | None = None,
+    pixel_max: float | None = 255.0,
+    shuffle: bool = True,
+    window: int | None = None,
+    seed: int = 0,
+    name: str,
+    files: str = "",
+) -> Stream:
+    """A stream from training and test inputs of all tasks, in order, and the training and test labels of each task."""
+    if scenario not in get_args(Scenario):
+        raise StreamError(f"scenario is {scenario!r}; it must be 'task', 'domain' or 'class'")
+    for task, pair in zip(names, labels, strict=True):
+        for part, y in zip(("training", "test"), pair, strict=True):
+            if len(y) == 0:
+                raise StreamError(f"task {task!r} has no {part} samples; every task needs at least one")
+    heads = _Classes(labels, names, classes)
+    y_train, y_test = (torch.cat([as_rows(heads.indices(pair[part])) for pair in labels]) for part in (0, 1))
+    arrays = Arrays(inputs[0], y_train, inputs[1], y_test, heads.names, pixel_max, files=files)
     made, train_start, test_start = [], 0, 0
-    for k, (x_train, y_train, x_test, _) in enumerate(groups):
-        rows = np.arange(train_start, train_start + len(x_train))
-        test = np.arange(test_start, test_start + len(x_test))
-        head = heads.names if scenario == "domain" else heads.of(y_train)
-        made.append(Task(called[k], head, shuffled(rows, seed, k) if shuffle else as_rows(rows), as_rows(test)))
-        train_start, test_start = train_start + len(x_train), test_start + len(x_test)
+    for k, (train, test) in enumerate(labels):
+        rows = np.arange(train_start, train_start + len(train))
+        tested = np.arange(test_start, test_start + len(test))
+        head = heads.names if scenario == "domain" else heads.of(train)
+        arriving = shuffled(rows, seed, k, window) if shuffle else as_rows(rows)
+        made.append(Task(names[k], head, arriving, as_rows(tested)))
+        train_start, test_start = train_start + len(train), test_start + len(test)
     return assemble(name, scenario, seed, arrays, made)
 
 
@@ -86,8 +112,6 @@ def _group(task: Sequence[Any], name: str, layout: Layout) -> Group:
         inputs, labels = _inputs(x, f"{part} inputs of task {name!r}", layout), _labels(y, f"{part} labels of {name!r}")
         if len(inputs) != len(labels):
             raise StreamError(f"task {name!r} has {len(inputs)} {part} inputs and {len(labels)} labels; give as many")
-        if len(inputs) == 0:
-            raise StreamError(f"task {name!r} has no {part} samples; every task needs at least one")
         parts.append((inputs, labels))
     return *parts[0], *parts[1]
 
@@ -138,7 +162,7 @@ def _labels(y: Any, what: str) -> NDArray[Any]:
     if array.dtype == object and all(isinstance(v, str) for v in array.flat):
         array = array.astype(str)
     if array.size == 0:
-        array = array.astype(np.int64)  # an empty list has no type; `_group` reports the empty task
+        array = array.astype(np.int64)  # an empty list has no type; `from_labels` reports the empty task
     if array.ndim != 1 or array.dtype.kind not in "iubUT":
         raise StreamError(f"the {what} are {array.dtype} of shape {list(array.shape)}; give [N] integers or strings")
     if array.dtype.kind == "b":
@@ -160,7 +184,7 @@ class _Classes:
     """All labels of the stream and the classes of each task's head."""
 
     def __init__(
-        self, labels: list[tuple[NDArray[Any], NDArray[Any]]], tasks: list[str], classes: Sequence[Label] | None
+        self, labels: Sequence[tuple[NDArray[Any], NDArray[Any]]], tasks: Sequence[str], classes: Sequence[Label] | None
     ) -> None:
         if len({"U" if y.dtype.kind == "U" else "i" for pair in labels for y in pair}) > 1:
             raise StreamError("some labels are integers and some strings; give one or the other")

@@ -1,26 +1,28 @@
 """Streams from the data sets of other libraries, such as torchvision's and Hugging Face's.
 
-A data set is anything with a length whose items are (image, label) or dicts with both. None of these libraries is
-imported: images may be PIL images, arrays or tensors.
+A data set has a length and items, or is an iterable; items are (image, label) or dicts with both. None of these
+libraries is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor
 
 from scale_cl.errors import StreamError
 from scale_cl.streams.builders import split
-from scale_cl.streams.from_arrays import from_arrays
+from scale_cl.streams.dataset_items import ItemFormat, Iterated, IteratedItems, MapItems, is_iterable
+from scale_cl.streams.from_arrays import Label, from_arrays, from_labels
+from scale_cl.streams.keeping import Keep, Reading
+from scale_cl.streams.reading import LazyRows, OnError
 from scale_cl.streams.stream import Scenario, Stream
 
-_IMAGE_FIELDS = ("image", "img", "x", "pixel_values")
-_LABEL_FIELDS = ("label", "labels", "fine_label", "y")
+WINDOW = 1000  # samples of an iterable within which the order of arrival is shuffled, by default
 
 
 def from_dataset(
@@ -36,11 +38,20 @@ def from_dataset(
     shuffle: bool = True,
     seed: int = 0,
     name: str = "datasets",
+    keep: Keep | int = "auto",
+    workers: int | None = None,
+    on_error: OnError = "stop",
+    window: int | None = None,
+    classes: Sequence[Label] | Sequence[Sequence[Label]] | None = None,
+    lengths: Sequence[tuple[int, int]] | None = None,
 ) -> Stream:
     """A stream from data sets whose items are (image, label) or dicts with an image and a label.
 
     `from_dataset([(train, test), ...])` makes one task per pair; `from_dataset(train, test, classes_per_task=5)`
     splits the classes of one pair over tasks.
+
+    Iterables, such as Hugging Face's streaming data sets, are read as they come. They go in pairs, must start anew with
+    every `iter()`, and need `classes` and `lengths`; their samples are shuffled within windows.
 
     Args:
         tasks: pairs of training and test data sets, or one training data set.
@@ -55,6 +66,15 @@ def from_dataset(
         shuffle: False: samples arrive in the order of the data sets, for pairs.
         seed: decides the order of arrival.
         name: name of the stream.
+        keep: "memory": read all items now; "disk": read each when it is needed; "auto": memory if they take less than
+            half of the free memory, never for iterables; a number: memory if they take at most so many bytes.
+        workers: processes that read items when they are needed; 0: a thread of this process; by default one per core,
+            at most eight, and one for iterables.
+        on_error: for an item that cannot be read when it is needed, and for samples that an iterable lacks: "stop" with
+            an error, or "skip" them with a warning.
+        window: shuffle only within each so many consecutive samples of a task; 1000 for iterables by default.
+        classes: of iterables: the labels of all tasks, or one list of labels per task.
+        lengths: of iterables: numbers of training and test samples, one pair per task; by default their `len()`.
     """
     pairs = [(tasks, test)] if test is not None else list(tasks)
     if any(not isinstance(pair, list | tuple) or len(pair) != 2 for pair in pairs):
@@ -63,87 +83,140 @@ def from_dataset(
         raise StreamError("classes_per_task splits the classes of one training and one test data set; give all or none")
     if classes_per_task is not None and scenario == "domain":
         raise StreamError(f"scenario is {scenario!r}; tasks of different classes are of scenario 'task' or 'class'")
+    how, reading = ItemFormat(image, label, size), Reading(keep, workers, on_error, window)
+    called = [f"task-{k + 1}" for k in range(len(pairs))] if names is None else list(names)
+    if not pairs or len(called) != len(pairs):
+        raise StreamError(f"there are {len(pairs)} tasks and {len(called)} names; there must be as many, at least one")
+    if once := [part for pair in pairs for part in pair if isinstance(part, Iterator)]:
+        advice = "it can be iterated once only, give an object whose __iter__ starts anew"
+        raise StreamError(f"a {type(once[0]).__name__} is no data set: {advice}")
+    if any(is_iterable(dataset) for pair in pairs for dataset in pair):
+        if keep == "memory":
+            pairs = [tuple(list(part) if is_iterable(part) else part for part in pair) for pair in pairs]
+        elif classes_per_task is not None:
+            raise StreamError(
+                "the classes of an iterable cannot be split over tasks; give one pair of iterables per task"
+            )
+        else:
+            options: dict[str, Any] = {"scenario": scenario, "shuffle": shuffle, "seed": seed, "name": name}
+            return _iterated(pairs, called, how, reading, classes, lengths, **options)
+    elif classes is not None or lengths is not None:
+        raise StreamError("classes and lengths are for iterables; other data sets know theirs")
+    shape, size_in_memory = _measured(pairs, how)
+    if reading.in_memory(size_in_memory):
+        if on_error == "skip":
+            raise StreamError("on_error='skip' needs items that are read as they come; leave keep='memory' out")
+        made = _in_memory(pairs, how)
+        layout: Any = "NCHW" if made[0][0].ndim == 4 else "auto"
+        stream = from_arrays(
+            made, scenario=scenario, names=called, layout=layout, shuffle=shuffle, seed=seed, name=name
+        )
+    else:
+        source = MapItems([pair[part] for part in (0, 1) for pair in pairs], how, shape)
+        middle, end = (sum(len(pair[part]) for pair in pairs) for part in (0, 1))
+        readers = reading.readers(source)
+        stream = from_labels(
+            (LazyRows(readers, 0, middle), LazyRows(readers, middle, end)),
+            [(_labels(train, how), _labels(test, how)) for train, test in pairs],
+            called,
+            scenario=scenario,
+            pixel_max=255.0 if len(shape) == 3 else None,
+            shuffle=shuffle,
+            window=window,
+            seed=seed,
+            name=name,
+        )
+    if classes_per_task is None:
+        return stream
+    return split(stream.arrays, classes_per_task=classes_per_task, scenario=scenario, seed=seed, name=name)
+
+
+def _measured(pairs: Sequence[Any], how: ItemFormat) -> tuple[tuple[int, ...], int]:
+    """The shape of the first item, and the bytes of all items if they are like it."""
+    for dataset in (dataset for pair in pairs for dataset in pair):
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise StreamError(f"a {type(dataset).__name__} is no data set: it must have a length and items, or iterate")
+        if len(dataset) == 0:
+            raise StreamError("a data set is empty; every task needs training and test samples")
+    first, _ = how.row(pairs[0][0][0])
+    return first.shape, math.prod(first.shape) * first.itemsize * sum(len(part) for pair in pairs for part in pair)
+
+
+def _in_memory(pairs: Sequence[Any], how: ItemFormat) -> list[tuple[NDArray[Any], ...]]:
+    """For each pair x_train, y_train, x_test, y_test; labels are names if the data set has names."""
     groups = []
     for pair in pairs:
-        parts = [_read(dataset, image, label, size) for dataset in pair]
-        groups.append((*parts[0], *parts[1]))
-    layout: Any = "NCHW" if groups[0][0].ndim == 4 else "auto"
-    options: dict[str, Any] = {"layout": layout, "seed": seed, "name": name}
-    if classes_per_task is None:
-        return from_arrays(groups, scenario=scenario, names=names, shuffle=shuffle, **options)
-    arrays = from_arrays(groups, **options).arrays
-    return split(arrays, classes_per_task=classes_per_task, scenario=scenario, seed=seed, name=name)
+        parts: list[NDArray[Any]] = []
+        for dataset in pair:
+            rows = [how.row(dataset[i]) for i in range(len(dataset))]
+            shapes = {x.shape for x, _ in rows}
+            if len(shapes) > 1:
+                one, other = sorted(shapes)[:2]
+                differ = f"a data set has images of {list(one)} and {list(other)}"
+                raise StreamError(f"{differ}; give a size to resize all to")
+            parts += np.stack([x for x, _ in rows]), _named(np.array([y for _, y in rows]), how.names(dataset))
+        groups.append(tuple(parts))
+    return groups
 
 
-def _read(
-    dataset: Any, image: str | None, label: str | None, size: int | tuple[int, int] | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All images [N, C, H, W] uint8, or vectors [N, F] float32, and all labels, as names if the data set has names."""
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise StreamError(f"a {type(dataset).__name__} is no data set: it must have a length and items")
-    if len(dataset) == 0:
-        raise StreamError("a data set is empty; every task needs training and test samples")
-    images, labels = [], []
-    for i in range(len(dataset)):
-        x, y = _item(dataset[i], image, label)
-        images.append(_pixels(x, size))
-        labels.append(y.item() if hasattr(y, "item") else y)
-    shapes = {x.shape for x in images}
-    if len(shapes) > 1:
-        one, other = sorted(shapes)[:2]
-        raise StreamError(f"a data set has images of {list(one)} and {list(other)}; give a size to resize all to")
-    return np.stack(images), _named(np.array(labels), dataset, label)
+def _labels(dataset: Any, how: ItemFormat) -> NDArray[Any]:
+    return _named(how.labels(dataset), how.names(dataset))
 
 
-def _item(item: Any, image: str | None, label: str | None) -> tuple[Any, Any]:
-    if isinstance(item, Mapping):
-        return _field(item, image, _IMAGE_FIELDS, "image"), _field(item, label, _LABEL_FIELDS, "label")
-    if isinstance(item, list | tuple) and len(item) >= 2:
-        return item[0], item[1]
-    raise StreamError(f"an item is a {type(item).__name__}; it must be (image, label) or a dict with both")
-
-
-def _field(item: Mapping[str, Any], given: str | None, usual: tuple[str, ...], what: str) -> Any:
-    for name in (given,) if given is not None else usual:
-        if name in item:
-            return item[name]
-    raise StreamError(f"items have fields {', '.join(map(str, item))}; say which is the {what}: {what}=...")
-
-
-def _pixels(x: Any, size: int | tuple[int, int] | None) -> NDArray[Any]:
-    """An image as [C, H, W] uint8, or a vector as float32."""
-    if isinstance(x, Image.Image):
-        picture = x if x.mode in ("L", "RGB") else x.convert("RGB")
-        if size is not None:
-            height, width = (size, size) if isinstance(size, int) else size
-            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-        array = np.asarray(picture)
-    else:
-        array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-    if array.ndim == 1:
-        return array.astype(np.float32)
-    if array.ndim == 2:
-        array = array[None]
-    elif array.ndim == 3 and array.shape[0] not in (1, 3) and array.shape[2] in (1, 3):
-        array = array.transpose(2, 0, 1)
-    if array.ndim != 3:
-        raise StreamError(f"an image has shape {list(array.shape)}; it must be [H, W], [H, W, C] or [C, H, W]")
-    if array.dtype.kind == "f":  # the output of torchvision's ToTensor
-        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
-            raise StreamError("float images must be within 0 and 1; leave normalisation out, or give uint8 pixels")
-        array = np.round(array * 255)
-    return array.astype(np.uint8)
-
-
-def _named(labels: NDArray[Any], dataset: Any, label: str | None) -> NDArray[Any]:
-    """Label numbers replaced by their names, if torchvision's `classes` or Hugging Face's `features` have any."""
-    names = getattr(dataset, "classes", None)
-    features = getattr(dataset, "features", None)
-    if names is None and isinstance(features, Mapping):
-        fields = (label,) if label is not None else _LABEL_FIELDS
-        names = next((getattr(features[f], "names", None) for f in fields if f in features), None)
-    usable = isinstance(names, list | tuple) and all(isinstance(n, str) for n in names) and labels.dtype.kind in "iu"
-    if not usable or not names or labels.min() < 0 or labels.max() >= len(names) or len(set(names)) < len(names):
+def _named(labels: NDArray[Any], names: Sequence[str] | None) -> NDArray[Any]:
+    """Label numbers replaced by their names, if all have one."""
+    if names is None or labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= len(names):
         return labels
     named: NDArray[Any] = np.array(names)[labels]
     return named
+
+
+# ---- iterables -------------------------------------------------------------------------------------------------------
+def _iterated(
+    pairs: Sequence[Any],
+    names: Sequence[str],
+    how: ItemFormat,
+    reading: Reading,
+    classes: Sequence[Any] | None,
+    lengths: Sequence[tuple[int, int]] | None,
+    **options: Any,
+) -> Stream:
+    """A stream of iterables. Until a sample is read its label is not known: the stream holds stand-ins for labels."""
+    if not classes:
+        raise StreamError("the labels of an iterable are not known before it is read; give classes=[...]")
+    own = [list(c) for c in classes] if isinstance(classes[0], list | tuple) else [list(classes)] * len(pairs)
+    if len(own) != len(pairs) or (lengths is not None and len(lengths) != len(pairs)):
+        raise StreamError(f"there are {len(pairs)} tasks; give classes and lengths for each")
+    parts = []
+    for i, samples in enumerate(("training", "test")):
+        for k, pair in enumerate(pairs):
+            what, dataset = f"the {samples} data of task {names[k]!r}", pair[i]
+            if lengths is None and not hasattr(dataset, "__len__"):
+                raise StreamError(f"{what} has no length; give lengths=[(training samples, test samples), ...]")
+            length = len(dataset) if lengths is None else lengths[k][i]
+            if length < len(own[k]):
+                raise StreamError(
+                    f"{what} has {length} samples; there must be at least as many as classes, {len(own[k])}"
+                )
+            parts.append(Iterated(dataset, length, what, {}, how.names(dataset)))
+    first = next(parts[0].start(0), None)
+    if first is None:
+        raise StreamError(f"{parts[0].what} yields nothing")
+    x, _ = how.row(first)
+    window = reading.window or WINDOW
+    readers = reading.readers(IteratedItems(parts, how, x.shape, window))
+    middle, end = (sum(part.length for part in parts[i : i + len(pairs)]) for i in (0, len(pairs)))
+    stand_ins = [np.resize(np.array(own[i % len(pairs)]), part.length) for i, part in enumerate(parts)]
+    stream = from_labels(
+        (LazyRows(readers, 0, middle), LazyRows(readers, middle, end)),
+        list(zip(stand_ins[: len(pairs)], stand_ins[len(pairs) :], strict=True)),
+        names,
+        classes=list(dict.fromkeys(c for task in own for c in task)),
+        pixel_max=255.0 if x.ndim == 3 else None,
+        window=window,
+        files=hashlib.sha256(x.tobytes() + repr([part.length for part in parts]).encode()).hexdigest(),
+        **options,
+    )
+    for i, part in enumerate(parts):
+        part.head = {name: n for n, name in enumerate(stream.tasks[i % len(pairs)].classes)}
+    return stream

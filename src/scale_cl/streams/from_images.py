@@ -3,52 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import csv
+import hashlib
+import logging
+import math
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from scale_cl.errors import DataError, StreamError
-from scale_cl.streams.assembly import generator
-from scale_cl.streams.from_arrays import from_arrays
-from scale_cl.streams.images import UndecodableError, image_files, read_images, size_of
+from scale_cl.streams.from_arrays import from_labels
+from scale_cl.streams.image_listing import PARTS, ImageFile, ListedTask, Listing, in_folder, in_manifest
+from scale_cl.streams.images import ImageFiles, UndecodableError, read_images, size_of
+from scale_cl.streams.keeping import Keep, Reading
+from scale_cl.streams.reading import LazyRows, OnError
 from scale_cl.streams.sources.source import Progress
 from scale_cl.streams.stream import Scenario, Stream
 
-Listing = list[tuple[Path, str]]  # image file, class
 Size = int | tuple[int, int] | None
-_NEEDED = ("path", "label", "task")
-_PARTS = ("train", "test")
-_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
-_NAMED = 10  # at most so many missing files are named in an error
-
-
-@dataclass(frozen=True)
-class _ListedTask:
-    """The image files of a task and their classes."""
-
-    name: str
-    train: Listing
-    test: Listing
-
-
-def _with_held_out(name: str, number: int, listing: Listing, *, share: float, seed: int) -> _ListedTask:
-    """Task number `number`, tested on a share of each class drawn by `seed`."""
-    draw = generator(seed, number, "held out")
-    train: Listing = []
-    test: Listing = []
-    for label in sorted({label for _, label in listing}):
-        files = [entry for entry in listing if entry[1] == label]
-        if len(files) < 2:
-            raise StreamError(f"class {label!r} of task {name!r} has one image; two are needed, one to test with")
-        kept = min(max(1, round(share * len(files))), len(files) - 1)
-        chosen = set(draw.permutation(len(files))[:kept].tolist())
-        test += [entry for i, entry in enumerate(files) if i in chosen]
-        train += [entry for i, entry in enumerate(files) if i not in chosen]
-    return _ListedTask(name, train, test)
+_log = logging.getLogger("scale_cl")
 
 
 def _check_choices(share: float, channels: int) -> None:
@@ -59,25 +37,60 @@ def _check_choices(share: float, channels: int) -> None:
 
 
 def _stream_of(
-    tasks: list[_ListedTask], size: Size, channels: int, progress: Progress | None, **options: Any
+    tasks: list[ListedTask],
+    root: Path,
+    size: Size,
+    channels: int,
+    progress: Progress | None,
+    reading: Reading,
+    **options: Any,
 ) -> Stream:
-    """The stream of these tasks, with all their files read."""
-    files = [file for task in tasks for file, _ in (*task.train, *task.test)]
-    target = _size(size, files)
-    pixels = read_images(files, target, channels=channels, resize=size is not None, progress=progress)
-    groups, start = [], 0
-    for task in tasks:
-        middle, end = start + len(task.train), start + len(task.train) + len(task.test)
-        y_train, y_test = ([label for _, label in part] for part in (task.train, task.test))
-        groups.append((pixels[start:middle], y_train, pixels[middle:end], y_test))
-        start = end
-    return from_arrays(groups, names=[task.name for task in tasks], layout="NCHW", **options)
+    """The stream of these tasks; their files are read now, or as they come."""
+    files = [file for part in PARTS for task in tasks for file in getattr(task, part)]
+    paths, resize, identity = [file.path for file in files], size is not None, _identity(root, files)
+    target = _size(size, paths)
+    inputs: tuple[Tensor, Tensor]
+    if reading.in_memory(len(files) * channels * math.prod(target)):
+        unread: dict[int, DataError] | None = {} if reading.on_error == "skip" else None
+        pixels = read_images(paths, target, channels=channels, resize=resize, progress=progress, unread=unread)
+        if unread:
+            pixels, tasks = np.delete(pixels, list(unread), axis=0), _without(tasks, [files[i] for i in unread])
+            first = next(iter(unread.values()))
+            _log.warning("scale-cl: warning: %d files cannot be read and are left out: %s", len(unread), first)
+        middle = sum(len(task.train) for task in tasks)
+        inputs = torch.from_numpy(pixels[:middle]), torch.from_numpy(pixels[middle:])
+    else:
+        readers = reading.readers(ImageFiles(paths, target, channels=channels, resize=resize))
+        middle = sum(len(task.train) for task in tasks)
+        inputs = LazyRows(readers, 0, middle), LazyRows(readers, middle, len(files) - middle)
+    labels = [(_labels(task.train), _labels(task.test)) for task in tasks]
+    names = [task.name for task in tasks]
+    return from_labels(inputs, labels, names, window=reading.window, files=identity, **options)
 
 
-def _size(size: Size, files: list[Path]) -> tuple[int, int]:
+def _labels(listing: Listing) -> NDArray[np.str_]:
+    return np.array([file.label for file in listing], dtype=np.str_)
+
+
+def _without(tasks: list[ListedTask], unread: list[ImageFile]) -> list[ListedTask]:
+    """The tasks without files that cannot be read."""
+    gone = set(unread)
+    parts = ([[file for file in part if file not in gone] for part in (task.train, task.test)] for task in tasks)
+    return [ListedTask(task.name, *part) for task, part in zip(tasks, parts, strict=True)]
+
+
+def _identity(root: Path, files: Iterable[ImageFile]) -> str:
+    """A checksum of the names and sizes of the files. Times are left out: a copy of the data is the same data."""
+    sums, start = hashlib.sha256(), 0 if str(root) == "." else len(str(root)) + 1
+    for file in files:
+        sums.update(f"{file.path[start:]}\0{file.bytes}\n".encode(errors="surrogateescape"))
+    return sums.hexdigest()
+
+
+def _size(size: Size, files: list[str]) -> tuple[int, int]:
     if size is None:
         for file in files:
-            with contextlib.suppress(UndecodableError):  # `read_images` names all broken files together
+            with contextlib.suppress(UndecodableError):  # reading names all broken files together
                 return size_of(file)
         return 1, 1
     height, width = (size, size) if isinstance(size, int) else size
@@ -97,6 +110,10 @@ def from_folder(
     seed: int = 0,
     name: str | None = None,
     progress: Progress | None = None,
+    keep: Keep | int = "auto",
+    workers: int | None = None,
+    on_error: OnError = "stop",
+    window: int | None = None,
 ) -> Stream:
     """A stream with one task per folder in `path`, in the order of their names (task2 before task10).
 
@@ -110,7 +127,14 @@ def from_folder(
         shuffle: False: samples arrive in the order of class names and file names.
         seed: decides the order of arrival and which samples are held out.
         name: name of the stream; by default that of the folder.
-        progress: called while images are read.
+        progress: called while images are read into memory.
+        keep: "memory": read all images now; "disk": read each when it is needed; "auto": memory if the decoded images
+            take less than half of the free memory; a number: memory if they take at most so many bytes.
+        workers: processes that read images when they are needed; 0: a thread of this process; by default one per core,
+            at most eight.
+        on_error: for an image that cannot be read when it is needed: "stop" with an error that names it, or "skip" it,
+            with a warning; its batch is then smaller.
+        window: shuffle only within each so many consecutive samples of a task, for disks that read in order faster.
     """
     folder = Path(path)
     if folder.is_file() and folder.suffix.lower() == ".csv":
@@ -118,58 +142,10 @@ def from_folder(
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give one that holds a folder for each task")
     _check_choices(held_out, channels)
-    _check_depth(folder)
-    tasks = [_listed(task, k, seed, held_out) for k, task in enumerate(_subfolders(folder))]
-    if not tasks:
-        if image_files(folder):
-            raise StreamError(f"{folder} holds images and no folders; images belong into TASK/CLASS/ in it")
-        raise StreamError(f"{folder} holds no folders; give one for each task")
+    reading = Reading(keep, workers, on_error, window)
+    tasks = in_folder(folder, share=held_out, seed=seed)
     options = {"scenario": scenario, "shuffle": shuffle, "seed": seed, "name": name or folder.resolve().name}
-    return _stream_of(tasks, size, channels, progress, **options)
-
-
-def _listed(task: Path, number: int, seed: int, share: float) -> _ListedTask:
-    """The files of a task, with its own split or one drawn by `seed`."""
-    if (task / "train").is_dir() and (task / "test").is_dir():
-        return _ListedTask(task.name, _classes(task / "train"), _classes(task / "test"))
-    return _with_held_out(task.name, number, _classes(task), share=share, seed=seed)
-
-
-def _check_depth(folder: Path) -> None:
-    """Refuse a folder whose folders hold images: it is a task, and the stream is the folder above it."""
-    within = _subfolders(folder)
-    if within and all(image_files(child) and not _subfolders(child) for child in within):
-        parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
-        raise StreamError(
-            f"task folder {within[0]} holds no class folders, it holds images: did you mean folder:{parent}? "
-            "Images belong into TASK/CLASS/ in it"
-        )
-
-
-def _classes(folder: Path) -> Listing:
-    """All images of the class folders in `folder`."""
-    listing: Listing = []
-    for child in _subfolders(folder):
-        images = image_files(child)
-        if not images:
-            raise StreamError(f"class folder {child} holds no images; put some in it or remove it")
-        listing += [(image, child.name) for image in images]
-    if not listing and image_files(folder):
-        advice = "put them into a folder for each class"
-        raise StreamError(f"task folder {folder} holds no class folders, it holds images: {advice}")
-    if not listing:
-        raise StreamError(f"task folder {folder} holds no class folders; every task needs at least one with images")
-    return listing
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    children = [child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")]
-
-    def counted(child: Path) -> tuple[list[tuple[int, str]], str]:  # puts task2 before task10
-        parts = re.split(r"(\d+)", child.name)
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], child.name
-
-    return sorted(children, key=counted)
+    return _stream_of(tasks, folder, size, channels, progress, reading, **options)
 
 
 def from_manifest(
@@ -183,6 +159,10 @@ def from_manifest(
     seed: int = 0,
     name: str | None = None,
     progress: Progress | None = None,
+    keep: Keep | int = "auto",
+    workers: int | None = None,
+    on_error: OnError = "stop",
+    window: int | None = None,
 ) -> Stream:
     """A stream of the image files that a CSV file lists, with tasks in the order of their first appearance.
 
@@ -192,79 +172,7 @@ def from_manifest(
     """
     file = Path(path)
     _check_choices(held_out, channels)
-    rows = _rows(file)
-    tasks = []
-    for number, task in enumerate(dict.fromkeys(row["task"] for row in rows)):
-        own = [row for row in rows if row["task"] == task]
-        if "split" in own[0]:
-            train, test = (_listing(file, [row for row in own if row["split"] == part]) for part in _PARTS)
-            tasks.append(_ListedTask(task, train, test))
-        else:
-            tasks.append(_with_held_out(task, number, _listing(file, own), share=held_out, seed=seed))
+    reading = Reading(keep, workers, on_error, window)
+    tasks = in_manifest(file, share=held_out, seed=seed)
     options = {"scenario": scenario, "shuffle": shuffle, "seed": seed, "name": name or file.stem}
-    return _stream_of(tasks, size, channels, progress, **options)
-
-
-def _listing(file: Path, rows: list[dict[str, str]]) -> Listing:
-    return [(file.parent / row["path"], row["label"]) for row in rows]
-
-
-def _rows(file: Path) -> list[dict[str, str]]:
-    """The rows of the file; every needed column is filled and every image exists."""
-    if file.is_dir():
-        raise DataError(f"{file} is a folder; for images in folders use folder:{file}, or name a CSV file in it")
-    lines: list[int] = []
-    rows: list[dict[str, str]] = []
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as opened:
-            reader = csv.DictReader(opened, strict=True)
-            columns = reader.fieldnames or []
-            if missing := [column for column in _NEEDED if column not in columns]:
-                raise StreamError(_header_problem(file, missing[0], columns))
-            for row in reader:
-                rows.append({str(k): str(v or "").strip() for k, v in row.items()})
-                lines.append(reader.line_num)  # counts empty lines too
-    except FileNotFoundError:
-        raise DataError(f"{file} does not exist; give a CSV file with columns path, label, task") from None
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} is not a CSV file in UTF-8: {error}") from None
-    for number, row in zip(lines, rows, strict=True):
-        if empty := [column for column in _NEEDED if not row[column]]:
-            raise StreamError(f"{file}, line {number}: {empty[0]} is empty")
-        if "split" in row and row["split"] not in _PARTS:
-            raise StreamError(f"{file}, line {number}: split is {row['split']!r}; it must be train or test")
-    if not rows:
-        raise StreamError(f"{file} lists no files")
-    _check_there(file, lines, rows)
-    return rows
-
-
-def _header_problem(file: Path, missing: str, columns: Sequence[str]) -> str:
-    for separator, name in _OTHER_SEPARATORS.items():
-        if any(separator in column for column in columns):
-            return f"{file} looks separated by {name}; save it with commas, its first line must be path,label,task"
-    return f"{file} has no column {missing!r}; its first line must name path, label and task"
-
-
-def _check_there(file: Path, lines: list[int], rows: list[dict[str, str]]) -> None:
-    """Raise DataError, with line numbers, if images are missing."""
-    gone = [(n, row["path"]) for n, row in zip(lines, rows, strict=True) if not _is_there(file.parent / row["path"])]
-    if len(gone) == 1:
-        number, path = gone[0]
-        raise DataError(f"{file}, line {number}: {file.parent / path} is missing; paths count from the file's folder")
-    if gone:
-        named = ", ".join(f"{path} (line {number})" for number, path in gone[:_NAMED])
-        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
-        raise DataError(
-            f"{file} lists {len(gone)} images that are missing in {file.parent}: {named}{more}; "
-            "paths count from the file's folder"
-        )
-
-
-def _is_there(image: Path) -> bool:
-    try:
-        return image.exists()
-    except OSError:  # a name that is too long, a folder without permission
-        return False
+    return _stream_of(tasks, file.parent, size, channels, progress, reading, **options)

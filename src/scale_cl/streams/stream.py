@@ -1,7 +1,8 @@
-"""Streams: arrays that are stored once per device, and tasks that index into them."""
+"""Streams: arrays that are stored once per device or read as they come, and tasks that index into them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.errors import StreamError
+from scale_cl.streams.reading import LazyRows, ReadAhead
 
 Scenario = Literal["task", "domain", "class"]
 """What distinguishes tasks: their classes, each task with a head of its own, the task told at prediction (task); their
@@ -70,7 +72,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """A data set in memory; `on` keeps one copy per device, shared by all streams built from it."""
+    """A data set; `on` keeps one copy per device, shared by all streams built from it.
+
+    Inputs may be `LazyRows`, which are read when they are needed; a data set with these stays on the host.
+    """
 
     x_train: Tensor  # [N, C, H, W] uint8 or [N, F] float32
     y_train: Tensor  # [N] int64, index into class_names
@@ -79,6 +84,7 @@ class Arrays:
     class_names: tuple[str, ...]
     pixel_max: float | None
     domains: Tensor | None = None  # [N] int64: domain of each training row, such as a session, if there are any
+    files: str = ""  # identifies the files behind the inputs, by their names and sizes
     _copies: dict[torch.device, Arrays] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,8 +104,16 @@ class Arrays:
         """The device of the arrays."""
         return self.x_train.device
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        parts = (self.x_train, self.y_train, self.x_test, self.y_test)
+        return sum(part.nbytes for part in parts if not isinstance(part, LazyRows))
+
     def on(self, device: torch.device | str) -> Arrays:
         """These arrays on `device`; always the same object for the same device."""
+        if isinstance(self.x_train, LazyRows) or isinstance(self.x_test, LazyRows):
+            return self
         target = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         if target not in self._copies:
             self._copies[target] = replace(
@@ -117,7 +131,22 @@ class Arrays:
 
     def __reduce__(self) -> tuple[object, ...]:
         inputs = (self.x_train, self.y_train, self.x_test, self.y_test)
-        return Arrays, (*inputs, self.class_names, self.pixel_max, self.domains)  # without the copies on other devices
+        return Arrays, (*inputs, self.class_names, self.pixel_max, self.domains, self.files)  # without other copies
+
+
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """The samples of a task in memory, in order of arrival."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of samples `start` to `stop`."""
+        return self.x[start:stop], self.y[start:stop]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +209,29 @@ class Stream:
         task = self.tasks[k]
         return _permuted(self.arrays.x_test[task.test], task.permutation), self.test_labels[task.test]
 
+    def arrival(self, k: int, device: torch.device) -> Arrival | ReadAhead:
+        """The training samples of task `k` in order of arrival, for a learner on `device`."""
+        task, x = self.tasks[k], self.arrays.x_train
+        if isinstance(x, LazyRows):
+            return ReadAhead(x, task.train, self.train_labels[task.train], device, permutation=task.permutation)
+        return Arrival(*self.train_data(k))
+
+    def test_batches(self, k: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Test inputs and head labels of task `k`, at most `size` samples at a time, for a learner on `device`."""
+        task, x = self.tasks[k], self.arrays.x_test
+        tested: Arrival | ReadAhead
+        if isinstance(x, LazyRows):
+            tested = ReadAhead(x, task.test, self.test_labels[task.test], device, permutation=task.permutation)
+        else:
+            tested = Arrival(*self.test_data(k))
+        for start in range(0, len(task.test), size):
+            yield tested.take(start, start + size)
+
     def to(self, device: torch.device | str) -> Stream:
-        """This stream with its data on `device`; streams over the same arrays share one copy."""
+        """This stream with its data on `device`; streams over the same arrays share one copy.
+
+        Data that is read as it comes stays on the host; its batches go to the device.
+        """
         arrays = self.arrays.on(device)
         if arrays is self.arrays:
             return self
@@ -240,7 +290,7 @@ def _check_inputs(x_train: Tensor, x_test: Tensor, pixel_max: float | None) -> N
         raise StreamError(f"pixel_max is {pixel_max}; for uint8 images it must be a positive number such as 255")
     if features and pixel_max is not None:
         raise StreamError(f"pixel_max is {pixel_max}; for float32 features it must be None")
-    if features and not bool(torch.isfinite(x_train).all() and torch.isfinite(x_test).all()):
+    if features and not all(bool(torch.isfinite(x).all()) for x in (x_train, x_test) if not isinstance(x, LazyRows)):
         raise StreamError("features hold NaN or infinity; they must be finite")
 
 

@@ -1,7 +1,7 @@
 """Streams of the user's own: images named by their path, and functions from outside this package.
 
 Images are named `folder:PATH` or `csv:FILE`. All seeds hold out the same samples for testing and share the images,
-which are read once per process; seeds differ in the order of arrival.
+which are listed, and read if they are kept in memory, once per process; seeds differ in the order of arrival.
 
 A function `(seed: int) -> Stream` is named `module:function`, `file.py:function`, or by an entry point of the group
 `scale_cl.streams`; see `scale_cl.plugins` for which names are imported.
@@ -21,6 +21,8 @@ from scale_cl.plugins import Plugins, is_reference
 from scale_cl.streams.assembly import assemble, shuffled
 from scale_cl.streams.from_images import from_folder, from_manifest
 from scale_cl.streams.images import recipe
+from scale_cl.streams.keeping import Keep
+from scale_cl.streams.reading import OnError
 from scale_cl.streams.sources.source import expanded
 from scale_cl.streams.stream import Scenario, Stream
 
@@ -39,6 +41,10 @@ class UserStream:
     size: int | None = None
     channels: int = 3
     held_out: float = 0.2
+    keep: Keep = "auto"
+    workers: int | None = None
+    on_error: OnError = "stop"
+    window: int | None = None
     base: Path | None = None  # what a relative path is relative to; None: the current directory
 
     @property
@@ -78,20 +84,33 @@ def own_name(path: str) -> str | None:
         return None
 
 
-def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None) -> Stream:
-    """The first `tasks` tasks of the stream; `seed` decides the order of arrival."""
+def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None, room: int | None = None) -> Stream:
+    """The first `tasks` tasks of the stream; `seed` decides the order of arrival.
+
+    If the choice is automatic, images are kept in memory if they take at most `room` bytes there.
+    """
     key = data, data.path.absolute()
     with _reading:
         if key not in _read:
             made = _BUILDERS[data.name.partition(":")[0]](
-                data.path, scenario=data.scenario, size=data.size, channels=data.channels, held_out=data.held_out
+                data.path,
+                scenario=data.scenario,
+                size=data.size,
+                channels=data.channels,
+                held_out=data.held_out,
+                keep=data.keep if room is None or data.keep != "auto" else room,
+                workers=data.workers,
+                on_error=data.on_error,
+                window=data.window,
             )
             _read.clear()
             _read[key] = made
         first = _read[key]
     if tasks is not None and not 1 <= tasks <= len(first):
         raise ConfigError(f"tasks is {tasks}; {data.name} has {len(first)}, so take 1 to {len(first)}")
-    ordered = [replace(t, train=shuffled(t.train.sort().values.numpy(), seed, k)) for k, t in enumerate(first.tasks)]
+    listed = [task.train.sort().values.numpy() for task in first.tasks]
+    arriving = [shuffled(rows, seed, k, data.window) for k, rows in enumerate(listed)]
+    ordered = [replace(task, train=rows) for task, rows in zip(first.tasks, arriving, strict=True)]
     return assemble(first.name, first.scenario, seed, first.arrays, ordered[:tasks])
 
 

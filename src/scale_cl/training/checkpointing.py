@@ -21,6 +21,7 @@ from torch import Tensor
 from scale_cl.errors import CheckpointError, Interrupted
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
+from scale_cl.streams.reading import LazyRows
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint, Model, Position, SavedTask
 from scale_cl.training.learner_run import LearnerRun
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from scale_cl.training.loop import Runners
 
 _IRRELEVANT = {"seed", "seeds", "processes", "keep_state", "on_divergence"}  # run settings that change no seed's bits
+_WHERE_READ = {"keep", "workers"}  # stream settings that change no bits, as long as all samples can be read
 _WRITERS = 4  # threads that write while training goes on: they mostly wait for the disk
 
 
@@ -256,18 +258,26 @@ class HostCopy:
 def fingerprint(stream: Stream) -> str:
     """A checksum of the tasks: their names, the order of arrival, the labels and the permutations.
 
-    A stream draws all its random numbers from its seed when it is built, so a position in it needs no random state.
+    Of the inputs it covers what is known without reading all of them: the names and sizes of their files, or else the
+    first 100. A stream draws all its random numbers from its seed when it is built, so a position in it needs no
+    random state.
     """
     sums = hashlib.sha256(json.dumps([stream.name, stream.scenario, stream.seed, list(stream.spec.shape)]).encode())
-    for k, task in enumerate(stream.tasks):
+    sums.update(_inputs(stream))
+    for task in stream.tasks:
         sums.update(json.dumps([task.name, list(task.classes)]).encode())
         for part in (task.train, task.test, task.permutation, stream.train_labels[task.train]):
             sums.update(b"-" if part is None else part.cpu().numpy().tobytes())
         if task.origin is not None:
             sums.update(task.origin.cpu().numpy().tobytes())
-        if k == 0:  # of the pixels only a sample, as all of them may be gigabytes
-            sums.update(stream.arrays.x_train[task.train[:100]].cpu().numpy().tobytes())
     return sums.hexdigest()
+
+
+def _inputs(stream: Stream) -> bytes:
+    x, rows = stream.arrays.x_train, stream.tasks[0].train[:100]
+    if stream.arrays.files:
+        return stream.arrays.files.encode()
+    return (x.peek(rows) if isinstance(x, LazyRows) else x[rows]).cpu().numpy().tobytes()
 
 
 def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -277,9 +287,11 @@ def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(dict(config)))
-    run = plain.get("run")
+    run, stream = plain.get("run"), plain.get("stream")
     if isinstance(run, dict):
         plain["run"] = {k: v for k, v in run.items() if k not in _IRRELEVANT and not k.startswith("checkpoint")}
+    if isinstance(stream, dict) and stream.get("on_error") == "stop":
+        plain["stream"] = {k: v for k, v in stream.items() if k not in _WHERE_READ}
     return plain
 
 

@@ -80,6 +80,18 @@ class StreamSettings(Settings):
     held_out: float = setting(
         0.2, "own images: share of each class that is kept for testing, if no split is given", above=0, below=1
     )
+    keep: Literal["auto", "memory", "disk"] = setting(
+        "auto", "own images: read all into memory, or each from disk when it is needed; auto: memory if there is room"
+    )
+    workers: int | None = setting(
+        None, "own images: processes that read from disk; 0: a thread; none: one per core, at most 8", low=0, high=1024
+    )
+    on_error: Literal["stop", "skip"] = setting(
+        "stop", "own images: when one cannot be read: stop the run, or leave it out with a warning"
+    )
+    window: int | None = setting(
+        None, "own images: shuffle within each so many samples of a task; none: within the whole task", low=1
+    )
 
     @property
     def short_name(self) -> str:
@@ -97,7 +109,17 @@ class StreamSettings(Settings):
             unknown = "stream.class_order and stream.part are of the catalog's streams"
             raise ConfigError(f"{unknown}; {self.name} has neither")
         scenario: Scenario = "task" if self.scenario == "default" else self.scenario
-        return UserStream(self.name, scenario, self.size, self.channels, self.held_out)
+        return UserStream(
+            self.name,
+            scenario,
+            self.size,
+            self.channels,
+            self.held_out,
+            keep=self.keep,
+            workers=self.workers,
+            on_error=self.on_error,
+            window=self.window,
+        )
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from scale_cl.engine import STREAM
+from scale_cl.errors import DataError, StreamError
 from scale_cl.learners import Learner, StepStats
 from scale_cl.metrics import Evaluation, Predictions
 from scale_cl.streams import Stream, TaskInfo
+from scale_cl.streams.reading import LazyRows, ReadAhead
+from scale_cl.streams.stream import Arrival
 from scale_cl.training.monitoring import AnytimeTests, LossTerms, Prequential, Timer, predicted
 
 CHUNK = 2000  # test samples per forward: large enough for a GPU, small enough for its caches and for a laptop
@@ -49,7 +52,7 @@ class LearnerRun:
         self.prequential: Prequential | None = None  # set if predictions before learning are wanted
         self.predictions: list[Predictions] = []  # their counts
         self.evaluating = Timer(learner.device)  # the time of both
-        self.x = self.y = torch.empty(0)
+        self.samples: Arrival | ReadAhead = Arrival(torch.empty(0), torch.empty(0))  # of the current stage
         self._cuda = torch.cuda.Stream(learner.device) if learner.device.type == "cuda" else None
         if self._cuda is not None:
             self._cuda.wait_stream(torch.cuda.current_stream(learner.device))
@@ -71,7 +74,7 @@ class LearnerRun:
                 self._begin_tasks()
 
     def _fetch(self) -> None:
-        self.x, self.y = self.stream.train_data(self.stage)
+        self.samples = self.stream.arrival(self.stage, self.learner.device)
 
     def _begin_tasks(self) -> None:
         info = self.stream.tasks[self.stage].info
@@ -87,10 +90,12 @@ class LearnerRun:
         self.steps += 1
 
     def _learn(self, epoch: int, start: int, stop: int) -> StepStats:
-        return self._observe(epoch, self.x[start:stop], self.y[start:stop])
+        return self._observe(epoch, *self.samples.take(start, stop))
 
     def _observe(self, epoch: int, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         """Learn from a batch; if asked for, predict it before, when it is seen for the first time."""
+        if len(x) == 0:  # every sample of the batch may have been skipped
+            return {}
         if self.prequential is not None and epoch == 0:
             with self.evaluating.running():
                 scores = None  # before the first step nothing has been learnt
@@ -155,7 +160,14 @@ class JointRun(LearnerRun):
         self._task = torch.cat([self.stream.origin(k) for k in range(len(tasks))])  # [N]
         self._permutations = self.stream.permutations
         self._order = self._rows
+        self._ahead: ReadAhead | None = None  # for data that is read as it comes
         self._epoch = -1
+        x = self.stream.arrays.x_train
+        if isinstance(x, LazyRows) and x.readers.source.sequential:
+            raise StreamError(
+                f"{stream.name} is read in order only; a learner that shuffles all tasks together needs data sets with "
+                "a length and items"
+            )
 
     @property
     def stages(self) -> list[Stage]:
@@ -163,7 +175,7 @@ class JointRun(LearnerRun):
         return [Stage("all tasks together", len(self._rows), len(self.stream))]
 
     def _fetch(self) -> None:
-        """Nothing: samples are looked up batch by batch."""
+        """Nothing: each epoch has an order of its own."""
 
     def _begin_tasks(self) -> None:
         for task in self.stream.tasks:
@@ -174,15 +186,27 @@ class JointRun(LearnerRun):
         if epoch != self._epoch:  # each epoch has its own order, drawn from the stream's seed
             order = np.random.default_rng((self.stream.seed, epoch)).permutation(len(self._rows))
             self._order, self._epoch = torch.from_numpy(order).to(self._rows.device), epoch
-        return self._observe(epoch, *self._samples(self._order[start:stop]))
-
-    def _samples(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, labels and tasks of these samples of the mixture."""
-        rows, task = self._rows[numbers], self._task[numbers]
-        x = self.stream.arrays.x_train[rows]
+            self._ahead = self._reading(self._order)
+        x, y, task = self._samples(start, stop)
         if self._permutations is not None:
             x = x.flatten(1).gather(1, self._permutations[task]).view_as(x)
-        return x, self.stream.train_labels[rows], task
+        return self._observe(epoch, x, y, task)
+
+    def _reading(self, order: Tensor) -> ReadAhead | None:
+        x, rows = self.stream.arrays.x_train, self._rows[order]
+        if not isinstance(x, LazyRows):
+            return None
+        labels = torch.stack([self.stream.train_labels[rows], self._task[order]], 1)  # [N, 2]
+        return ReadAhead(x, rows, labels, self.learner.device)
+
+    def _samples(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, labels and tasks of samples `start` to `stop` of the epoch's order."""
+        if self._ahead is not None:
+            x, labels = self._ahead.take(start, stop)
+            return x, labels[:, 0], labels[:, 1]
+        numbers = self._order[start:stop]
+        rows = self._rows[numbers]
+        return self.stream.arrays.x_train[rows], self.stream.train_labels[rows], self._task[numbers]
 
 
 def learner_run(learner: Learner, stream: Stream) -> LearnerRun:
@@ -193,16 +217,18 @@ def learner_run(learner: Learner, stream: Stream) -> LearnerRun:
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 def accuracies(learner: Learner, stream: Stream, tasks: int) -> list[float]:
     """Accuracy in percent on all test samples of each of the first `tasks` tasks; waits for the device once."""
-    right = torch.stack([_hits(learner, stream, task) for task in range(tasks)])
-    sizes = [len(task.test) for task in stream.tasks]
-    return [100 * int(n) / size for n, size in zip(right.tolist(), sizes, strict=False)]
+    tested = [_hits(learner, stream, task) for task in range(tasks)]
+    right = torch.stack([hits for hits, _ in tested])
+    return [100 * int(n) / size for n, (_, size) in zip(right.tolist(), tested, strict=True)]
 
 
-def _hits(learner: Learner, stream: Stream, task: int) -> Tensor:
-    """The number of test samples of `task` that the learner classifies correctly, as a device tensor."""
-    x, y = stream.test_data(task)
-    right = [
-        (predicted(learner, stream, part, task).argmax(1) == label.to(learner.device)).sum()
-        for part, label in zip(x.split(CHUNK), y.split(CHUNK), strict=True)
-    ]
-    return torch.stack(right).sum()
+def _hits(learner: Learner, stream: Stream, task: int) -> tuple[Tensor, int]:
+    """The number of test samples of `task` that the learner classifies correctly, on the device, and that of all."""
+    right, size = [], 0
+    for x, y in stream.test_batches(task, CHUNK, learner.device):
+        if len(x):  # every sample of the chunk may have been skipped
+            right.append((predicted(learner, stream, x, task).argmax(1) == y.to(learner.device)).sum())
+            size += len(x)
+    if not right:
+        raise DataError(f"no test sample of task {stream.tasks[task].name!r} can be read")
+    return torch.stack(right).sum(), size

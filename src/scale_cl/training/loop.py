@@ -25,6 +25,7 @@ from scale_cl.metrics import Evaluation
 from scale_cl.results import SeedResult
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
+from scale_cl.streams.reading import LazyRows
 from scale_cl.training import events
 from scale_cl.training.checkpointing import Checkpointer
 from scale_cl.training.events import (
@@ -131,6 +132,7 @@ def train_many(
         checkpointer or contextlib.nullcontext(),
         _monitored(runs, wanted, tell),
         runners_of(runs) as runners,
+        _read_as_they_come(streams),
     ):
         _train_stages(runs, batch_size, batches, tell, checkpointer, runners)
     tell(Finished())
@@ -404,6 +406,20 @@ def skipped_line(skipped: int, steps: int, *, since: int = 0) -> str:
     were = "was" if skipped == 1 else "were"
     text = f"{skipped} of {part} {were} skipped, because a loss or gradient was not finite"
     return f"{text}; the model is likely useless: lower the rate" if 2 * skipped > steps else text
+
+
+@contextlib.contextmanager
+def _read_as_they_come(streams: Sequence[Stream]) -> Iterator[None]:
+    """After training, end the workers that read data and log how many samples could not be read and were left out."""
+    inputs = [x for stream in streams for x in (stream.arrays.x_train, stream.arrays.x_test)]
+    readers = {id(x.readers): x.readers for x in inputs if isinstance(x, LazyRows)}
+    try:
+        yield
+    finally:
+        for one in readers.values():
+            one.close()
+    if count := sum(len(one.skipped) for one in readers.values()):
+        _log.warning("scale-cl: warning: %d samples could not be read and were left out", count)
 
 
 def _skipped(run: LearnerRun) -> int:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,8 @@ from scale_cl.learners import registry
 from scale_cl.memory import first_tasks
 from scale_cl.memory.ragged_rows import FIRST_ROOM
 from scale_cl.streams import InputSpec, Stream
+from scale_cl.streams.keeping import free_memory
+from scale_cl.streams.reading import LazyRows
 from scale_cl.training.config import Config
 from scale_cl.training.learner_run import CHUNK
 
@@ -52,15 +53,17 @@ def needed(
     Learners that run `apart` have a process and a copy of the stream each. Without `whole`, only what is there for
     certain and needs no model to be known: stream, tasks and the memory's samples.
     """
-    arrays = stream.arrays
-    data = sum(t.nbytes for t in (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
+    arrays, data = stream.arrays, stream.arrays.nbytes
     sample = math.prod(arrays.x_train.shape[1:]) * arrays.x_train.dtype.itemsize
+    if isinstance(arrays.x_train, LazyRows):  # a batch, a chunk of a test set, and what is read ahead of each
+        at_once = (config.run.batch_size + CHUNK) * sample + 2 * arrays.x_train.ahead_bytes
+    else:  # a task's own data, permuted or gathered, is made as it begins
+        at_once = max(len(task.train) + len(task.test) for task in stream.tasks) * sample
     work = work_of(config, stream, on_gpu=on_gpu)
     parts = {
         "processes": learners * _PROCESS if apart else 0,
         "stream": data if on_gpu else learners * data if apart else 0,
-        # a task's own data, permuted or gathered, is made as it begins
-        "tasks": learners * max(len(task.train) + len(task.test) for task in stream.tasks) * sample,
+        "tasks": learners * at_once,
         "memory": learners * memory_bytes(config.learner, work),
     }
     if not whole:
@@ -134,31 +137,13 @@ def free_bytes(device: torch.device) -> int | None:
     """What the device has free; None where nobody says."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    known = [n for n in (_available(), _left_in_group()) if n is not None]
-    return min(known) if known else None
+    return free_memory()
 
 
 def words(size: int) -> str:
     """`1.5 GiB`."""
     unit, name = next(((u, n) for u, n in _UNITS if size >= u), (1, "bytes"))
     return f"{size / unit:.1f} {name}" if unit > 1 else f"{size} bytes"
-
-
-def _available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        return None
-
-
-def _left_in_group(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What a container may still take."""
-    try:
-        most, now = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return max(0, int(most) - int(now))
-    except (OSError, ValueError):  # no such files, or "max": no limit
-        return None
 
 
 # ---- one learner -----------------------------------------------------------------------------------------------------

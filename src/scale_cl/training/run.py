@@ -26,6 +26,7 @@ from scale_cl.learners import Learner, registry
 from scale_cl.plugins import give_references, given_references
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import Stream, catalog
+from scale_cl.streams.keeping import room
 from scale_cl.streams.user_streams import load_own
 from scale_cl.training import machine
 from scale_cl.training.checkpoint import UnusableCheckpointError
@@ -100,10 +101,12 @@ def run(
 
 
 def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
-    """The stream of one seed; the arrays behind it are read once per process."""
+    """The stream of one seed; the arrays behind it are read once per process, or as they come."""
     c, own = config.stream, config.own_data
     if own is not None:
-        made = load_own(own, seed=seed, tasks=c.tasks)
+        device = choose_device(config.run.device)
+        copies = 1 if device.type == "cuda" else _processes(config)
+        made = load_own(own, seed=seed, tasks=c.tasks, room=room(device, copies=copies))
     else:
         made = streams.load(
             c.name,
@@ -181,8 +184,7 @@ def _trained(job: _Job, recorded: Recorded) -> RunResult:
             loaded.append(time.perf_counter() - began)
 
     job = replace(job, tell=to_all(note_loading, job.tell))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    processes = min(len(config.seeds), config.run.processes or max(1, cores // config.run.threads))
+    processes = _processes(config)
     if choose_device(config.run.device).type == "cuda":
         seeds = _side_by_side(job, config.seeds)
     elif processes > 1:
@@ -193,6 +195,12 @@ def _trained(job: _Job, recorded: Recorded) -> RunResult:
         seeds = [_side_by_side(one, [seed])[0] for one, seed in zip(each, config.seeds, strict=True)]
     seeds = [replace(seed, preset=config.preset) for seed in seeds]
     return RunResult(tuple(seeds), recorded(), time.perf_counter() - began, min(loaded, default=0.0))
+
+
+def _processes(config: Config) -> int:
+    """Number of processes over which seeds are spread on a CPU."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(len(config.seeds), config.run.processes or max(1, cores // config.run.threads))
 
 
 def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:

@@ -1,0 +1,213 @@
+"""Which image files a stream has, by task and class: listed from folders (TASK/CLASS/*.png) or from a CSV file.
+
+Paths are text: a million `Path` objects take many seconds and hundreds of megabytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from sys import intern
+from typing import NamedTuple
+
+from scale_cl.errors import DataError, StreamError
+from scale_cl.streams.assembly import generator
+from scale_cl.streams.images import image_names
+
+_NEEDED = ("path", "label", "task")
+PARTS = ("train", "test")
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_NAMED = 10  # at most so many missing files are named in an error
+
+
+class ImageFile(NamedTuple):
+    """An image file, its class and its size."""
+
+    path: str
+    label: str
+    bytes: int
+
+
+Listing = list[ImageFile]
+
+
+@dataclass(frozen=True)
+class ListedTask:
+    """The image files of a task and their classes."""
+
+    name: str
+    train: Listing
+    test: Listing
+
+
+def in_folder(folder: Path, *, share: float, seed: int) -> list[ListedTask]:
+    """One task per folder in `folder`; without a test folder, a share of each class is drawn by `seed`."""
+    _check_depth(folder)
+    tasks = [_listed(task, k, seed, share) for k, task in enumerate(_subfolders(folder))]
+    if not tasks:
+        if image_names(folder):
+            raise StreamError(f"{folder} holds images and no folders; images belong into TASK/CLASS/ in it")
+        raise StreamError(f"{folder} holds no folders; give one for each task")
+    return tasks
+
+
+def in_manifest(file: Path, *, share: float, seed: int) -> list[ListedTask]:
+    """The tasks of a CSV file; without a column `split`, a share of each class is drawn by `seed`."""
+    tasks = []
+    for number, (task, parts) in enumerate(_listed_tasks(file).items()):
+        if None in parts:
+            tasks.append(_with_held_out(task, number, parts[None], share=share, seed=seed))
+        else:
+            tasks.append(ListedTask(task, *(parts.get(part, []) for part in PARTS)))
+    return tasks
+
+
+def _with_held_out(name: str, number: int, listing: Listing, *, share: float, seed: int) -> ListedTask:
+    """Task number `number`, tested on a share of each class drawn by `seed`."""
+    draw = generator(seed, number, "held out")
+    train: Listing = []
+    test: Listing = []
+    by_label: dict[str, Listing] = {}
+    for file in listing:
+        by_label.setdefault(file.label, []).append(file)
+    for label, files in sorted(by_label.items()):
+        if len(files) < 2:
+            raise StreamError(f"class {label!r} of task {name!r} has one image; two are needed, one to test with")
+        kept = min(max(1, round(share * len(files))), len(files) - 1)
+        chosen = set(draw.permutation(len(files))[:kept].tolist())
+        test += [entry for i, entry in enumerate(files) if i in chosen]
+        train += [entry for i, entry in enumerate(files) if i not in chosen]
+    return ListedTask(name, train, test)
+
+
+def _listed(task: Path, number: int, seed: int, share: float) -> ListedTask:
+    """The files of a task, with its own split or one drawn by `seed`."""
+    if (task / "train").is_dir() and (task / "test").is_dir():
+        return ListedTask(task.name, _classes(task / "train"), _classes(task / "test"))
+    return _with_held_out(task.name, number, _classes(task), share=share, seed=seed)
+
+
+def _check_depth(folder: Path) -> None:
+    """Refuse a folder whose folders hold images: it is a task, and the stream is the folder above it."""
+    within = _subfolders(folder)
+    if within and all(not _subfolders(child) and image_names(child) for child in within):
+        parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
+        raise StreamError(
+            f"task folder {within[0]} holds no class folders, it holds images: did you mean folder:{parent}? "
+            "Images belong into TASK/CLASS/ in it"
+        )
+
+
+def _classes(folder: Path) -> Listing:
+    """All images of the class folders in `folder`."""
+    listing: Listing = []
+    for child in _subfolders(folder):
+        images = image_names(child)
+        if not images:
+            raise StreamError(f"class folder {child} holds no images; put some in it or remove it")
+        listing += [ImageFile(_within(str(child), image), child.name, size) for image, size in images]
+    if not listing and image_names(folder):
+        advice = "put them into a folder for each class"
+        raise StreamError(f"task folder {folder} holds no class folders, it holds images: {advice}")
+    if not listing:
+        raise StreamError(f"task folder {folder} holds no class folders; every task needs at least one with images")
+    return listing
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    with os.scandir(folder) as entries:
+        children = [Path(entry) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+
+    def counted(child: Path) -> tuple[list[tuple[int, str]], str]:  # puts task2 before task10
+        parts = re.split(r"(\d+)", child.name)
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], child.name
+
+    return sorted(children, key=counted)
+
+
+class _Row(NamedTuple):
+    """A line of the CSV file."""
+
+    line: int
+    path: str
+    label: str
+    task: str
+    split: str | None  # None: there is no such column
+
+
+def _listed_tasks(file: Path) -> dict[str, dict[str | None, Listing]]:
+    """The files that the CSV file lists, by task and split; every needed column is filled and every file exists."""
+    if file.is_dir():
+        raise DataError(f"{file} is a folder; for images in folders use folder:{file}, or name a CSV file in it")
+    tasks: dict[str, dict[str | None, Listing]] = {}
+    folder, gone = str(file.parent), []
+    for row in _rows(file):
+        if not (row.path and row.label and row.task):
+            empty = next(column for column in _NEEDED if not getattr(row, column))
+            raise StreamError(f"{file}, line {row.line}: {empty} is empty")
+        if row.split is not None and row.split not in PARTS:
+            raise StreamError(f"{file}, line {row.line}: split is {row.split!r}; it must be train or test")
+        path = _within(folder, row.path)
+        try:
+            size = os.stat(path).st_size  # noqa: PTH116
+        except (OSError, ValueError):  # also a name that is too long or has a null byte, a folder without permission
+            gone.append(row)
+            continue
+        tasks.setdefault(row.task, {}).setdefault(row.split, []).append(ImageFile(path, intern(row.label), size))
+    _check_there(file, gone)
+    if not tasks:
+        raise StreamError(f"{file} lists no files")
+    return tasks
+
+
+def _rows(file: Path) -> Iterator[_Row]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            reader = csv.reader(opened, strict=True)
+            columns = next(reader, [])
+            if missing := [column for column in _NEEDED if column not in columns]:
+                raise StreamError(_header_problem(file, missing[0], columns))
+            path, label, task = (columns.index(column) for column in _NEEDED)
+            split = columns.index("split") if "split" in columns else None
+            width = len(columns)
+            for fields in reader:
+                if fields:  # not an empty line
+                    values = [field.strip() for field in fields] + [""] * (width - len(fields))
+                    part = None if split is None else values[split]
+                    yield _Row(reader.line_num, values[path], values[label], values[task], part)
+    except FileNotFoundError:
+        raise DataError(f"{file} does not exist; give a CSV file with columns path, label, task") from None
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file} is not a CSV file in UTF-8: {error}") from None
+
+
+def _header_problem(file: Path, missing: str, columns: Sequence[str]) -> str:
+    for separator, name in _OTHER_SEPARATORS.items():
+        if any(separator in column for column in columns):
+            return f"{file} looks separated by {name}; save it with commas, its first line must be path,label,task"
+    return f"{file} has no column {missing!r}; its first line must name path, label and task"
+
+
+def _check_there(file: Path, gone: list[_Row]) -> None:
+    """Raise DataError, with line numbers, if images are missing."""
+    if len(gone) == 1:
+        there = f"{file}, line {gone[0].line}: {file.parent / gone[0].path}"
+        raise DataError(f"{there} is missing; paths count from the file's folder")
+    if gone:
+        named = ", ".join(f"{row.path} (line {row.line})" for row in gone[:_NAMED])
+        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+        raise DataError(
+            f"{file} lists {len(gone)} images that are missing in {file.parent}: {named}{more}; "
+            "paths count from the file's folder"
+        )
+
+
+def _within(folder: str, path: str) -> str:
+    """`Path(folder) / path` as text; a `Path` for each of a million files takes many seconds."""
+    return path if folder == "." or path.startswith("/") else f"{folder}/{path}"

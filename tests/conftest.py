@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -91,3 +92,14 @@ def command(
         return Finished(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a run are forked off a server that has torch loaded, and not spawned, which takes seconds each.
+
+    They know of this process as little as spawned ones do: `tests/training/test_run.py` has those.
+    """
+    from tests.training.child import SERVER
+
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: SERVER)

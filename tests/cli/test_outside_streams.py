@@ -35,6 +35,7 @@ def test_installed_streams_are_listed_with_their_docstring(command: Callable[...
 
 
 @pytest.mark.parametrize(("name", "processes"), [("halves", 1), ("halves:two_halves", 2)])
+@pytest.mark.usefixtures("quick_processes")
 def test_it_runs_in_one_or_several_processes_and_is_recorded_by_its_name(
     command: Callable[..., Any], site: Path, name: str, processes: int
 ) -> None:

@@ -33,7 +33,7 @@ def test_odd_tasks_are_borne(name: str) -> None:
 
 @every_learner
 def test_a_step_leaves_the_host_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(nonnegative_least.__kwdefaults__, "stop", False)  # as on a GPU
+    monkeypatch.setitem(nonnegative_least.__kwdefaults__, "stop", False)  # type: ignore[arg-type]  # as on a GPU
     hardships.leaves_the_host_alone(maker(name), SPLIT)
 
 

@@ -113,12 +113,11 @@ def test_search_writes_a_config_that_run_takes(command: Callable[..., Any]) -> N
     assert (config["learner"]["lr"], config["stream"]["part"]) == (0.1, "continual")
 
 
-def test_claims_and_times_are_measured_alone(command: Callable[..., Any]) -> None:
-    assert command("reproduce", "time", *DIGITS, "--learners", "finetune", "--seeds", "1", "--out", "o").code == 0
-    assert results.read(Path("o/time/digits-2-tasks/finetune/seed-0")).environment["alone"] is True
+def test_claims_are_measured_alone(command: Callable[..., Any]) -> None:
     finished = command("reproduce", "claims", *DIGITS, "--out", "o")
     assert finished.code == 0
     assert "digits: the adversary takes " in finished.out
+    assert [results.read(path).environment["alone"] for path in Path("o").rglob("result.json")] == [True, True]
     content = json.loads(Path("o/claims/digits.json").read_text())
     assert {row["learner"]: row["growth"] for row in content["parameters"]}["scale"] > 0
     assert set(content["alignment"]) == {"scale", "scale adversary=false"}

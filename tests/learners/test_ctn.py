@@ -195,7 +195,7 @@ def test_resnet_steps_are_those_of_the_plain_computation(values: dict[str, Any])
     # batch norm over so few samples throws larger steps out, and any rounding with them
     both = SideBySide(IMAGE, slots=(6, 2), semantic=0.25, inner_lr=0.001, outer_lr=0.5, **values)
     for task, classes in (("a", 2), ("b", 3), ("c", 2)):  # heads of different widths
-        both.task(task, classes, 6, 6, 6)
+        both.task(task, classes, 6, 6)
     assert both.sizes == {6}
 
 

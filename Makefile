@@ -7,9 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(TORCH)
 EQUIPPED := $(VENV)/equipped-$(TORCH)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
-.PHONY: demo quick test check coverage soak docs dist format clean
+.PHONY: demo quick test check lint types pytest coverage soak docs dist format clean
 
 demo: $(INSTALLED)
 	$(BIN)/scale-cl demo
@@ -18,15 +18,23 @@ demo: $(INSTALLED)
 quick: check
 	$(PYTEST) -m core
 
-# What a change must pass: lint, types and all tests but the long ones of `make soak`.
-test: check
-	$(PYTEST)
+# What a change must pass: lint, types and all tests but the long ones of `make soak`. mypy, which has one process, runs
+# beside the tests.
+test: lint
+	$(MAKE) --jobs=2 types pytest
 
-check: $(EQUIPPED)
+check: lint types
+
+lint: $(EQUIPPED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: $(EQUIPPED)
+	$(BIN)/mypy
+
+pytest: $(EQUIPPED)
+	$(PYTEST)
 
 # All tests with branch coverage; takes about a third longer than the tests alone.
 coverage: $(EQUIPPED)

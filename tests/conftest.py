@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the same bits however many cores there are
 
@@ -17,11 +19,16 @@ hypothesis.settings.register_profile("scale-cl", deadline=None)
 hypothesis.settings.load_profile("scale-cl")
 
 
-TOGETHER = (
-    "tests/experiments/test_ray_",
-    "tests/integrations/",
-    "tests/trackers/test_mlflow_",
-    "tests/nets/test_convolution",
+TOGETHER = (  # tests that share something slow to start or to make: one worker runs all of a line
+    "tests/experiments/test_ray_",  # a cluster
+    "tests/integrations/",  # Avalanche, to import
+    "tests/manual/test_browser",  # Chromium
+    "tests/nets/test_convolution",  # compiled kernels
+    "tests/nets/test_fused_norm",
+    "tests/reports/test_browser",
+    "tests/reports/test_texts",  # a report
+    "tests/test_packaging.py",  # the built package
+    "tests/trackers/test_mlflow_",  # a server
 )
 
 
@@ -47,14 +54,24 @@ CORE = (  # `make quick`: what the rest stands on, and quick to run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the core tests, and send tests that share something slow to start (a cluster, a server) to one worker."""
+    """Mark the core tests."""
     for item in items:
         slow = "resnet" in item.name or item.get_closest_marker("soak") is not None
         if item.nodeid.startswith(CORE) and not slow:
             item.add_marker(pytest.mark.core)
-        for start in TOGETHER:
-            if item.nodeid.startswith(start):
-                item.add_marker(pytest.mark.xdist_group(start))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each worker gets the next test, or all of a line of `TOGETHER`, which come first.
+
+    xdist's own `--dist loadgroup` does this by a suffix of test names, which pytest 9 ignores.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    scheduler: Any = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda nodeid: next(filter(nodeid.startswith, TOGETHER), nodeid)
+    return scheduler
 
 
 @dataclass(frozen=True)
@@ -91,3 +108,14 @@ def command(
         return Finished(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a run are forked off a server that has torch loaded, and not spawned, which takes seconds each.
+
+    They know of this process as little as spawned ones do: `tests/training/test_run.py` has those.
+    """
+    from tests.training.child import SERVER
+
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: SERVER)

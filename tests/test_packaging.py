@@ -26,7 +26,6 @@ NEEDED_TO_BUILD = (
     "CONTRIBUTING.md",
     "SECURITY.md",
 )
-pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds
 
 
 @pytest.fixture(scope="module")

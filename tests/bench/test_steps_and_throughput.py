@@ -31,6 +31,7 @@ def test_steps_have_a_floor_of_as_many_images() -> None:
     assert entry["settings"]["clock"] == "cpu"
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_seeds_run_over_processes_of_a_cpu() -> None:
     entry = measure(
         BenchSettings(parts=("seeds",), learners=("finetune",), seeds=(2,), seed_steps=3, synthetic=True, **TINY)  # type: ignore[arg-type]

@@ -20,14 +20,12 @@ from tests.training.test_checkpointing import Crash
 FOLDER = Path("o/checkpoints/seed-0")
 
 
-def stopped(
-    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, learner: str, *more: str, after: int = 45
-) -> None:
-    """A run stopped inside its second task, twenty steps before `after`."""
-    crash_after(after, monkeypatch)
+def stopped(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, learner: str, *more: str) -> None:
+    """A run of three tasks of ten steps each, stopped inside its second task."""
+    crash_after(15, monkeypatch)
     run = ("run", "--learner", learner, "--memory", "10", "--tasks", "3", "-q", "--out", "o")
     with pytest.raises(Crash):
-        command(*run, "--set", "run.checkpoint_every=5", "--set", "run.batch_size=25", *more)
+        command(*run, "--set", "run.checkpoint_every=2", "--set", "run.batch_size=100", *more)
 
 
 def tasks_of(saved: checkpoint.Checkpoint) -> list[str]:

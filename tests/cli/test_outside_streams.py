@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,11 +34,12 @@ def test_installed_streams_are_listed_with_their_docstring(command: Callable[...
     assert "digits" in lines
 
 
-@pytest.mark.parametrize("name", ["halves", "halves:two_halves"])
-def test_it_runs_with_several_processes_and_is_recorded_by_its_name(
-    command: Callable[..., Any], site: Path, name: str
+@pytest.mark.parametrize(("name", "processes"), [("halves", 1), ("halves:two_halves", 2)])
+@pytest.mark.usefixtures("quick_processes")
+def test_it_runs_in_one_or_several_processes_and_is_recorded_by_its_name(
+    command: Callable[..., Any], site: Path, name: str, processes: int
 ) -> None:
-    options = ("--seeds", "2", "--set", "run.processes=2", "--device", "cpu", "-q", "--out", "o")
+    options = ("--seeds", "2", "--set", f"run.processes={processes}", "--device", "cpu", "-q", "--out", "o")
     run = command("run", "--stream", name, "--learner", "er", *options)
     assert run.code == 0, run.err
     assert run.out.startswith(f"er on {name}: ACC ")
@@ -84,11 +83,12 @@ def test_a_run_of_a_file_is_exported_only_if_the_file_is_given_again(
     assert done.code == 0, done.err
 
 
-def test_worker_processes_of_an_experiment_are_told_the_reference(site: Path, tmp_path: Path) -> None:
-    words = ["reproduce", "main", "--streams", "halves,halves:two_halves", "--learners", "er", "--seeds", "1"]
-    asked = [sys.executable, "-m", "scale_cl", *words, "--device", "cpu", "--out", str(tmp_path / "o")]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_worker_processes_of_an_experiment_are_told_the_reference(
+    command: Callable[..., Any], site: Path, tmp_path: Path
+) -> None:
+    words = ("reproduce", "main", "--streams", "halves,halves:two_halves", "--learners", "er", "--seeds", "1")
+    done = command(*words, "--device", "cpu", "--slots", "1", "--out", tmp_path / "o")
+    assert done.code == 0, done.err
     folders = sorted(path.parent.relative_to(tmp_path / "o").parts[1] for path in (tmp_path / "o").rglob("result.json"))
     assert folders == ["halves", "halves-two_halves"]
     names = [

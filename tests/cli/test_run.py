@@ -16,6 +16,7 @@ from scale_cl import files, metrics, results
 
 CLOSING = re.compile(r"(\S+) on (\S+): ACC \d+\.\d  FM -?\d+\.\d  LA \d+\.\d \(1 seed, \d+ s\)\n")
 SHORT = ("run", "--tasks", "2")
+WIDE = ("--set", "run.batch_size=50")  # 20 steps per task
 
 
 def test_alone_it_runs_scale_on_digits_into_a_new_folder(command: Callable[..., Any]) -> None:
@@ -71,25 +72,25 @@ def test_the_result_file_says_what_made_it(command: Callable[..., Any]) -> None:
 
 def test_the_same_config_gives_the_same_result_and_another_seed_another(command: Callable[..., Any]) -> None:
     for out, seed in (("a", 1), ("b", 1), ("c", 2)):
-        assert command(*SHORT, "--out", out, "--seed", str(seed), "-q").code == 0
+        assert command(*SHORT, *WIDE, "--out", out, "--seed", str(seed), "-q").code == 0
     a, b, c = (results.read(Path(out)).seeds[0].matrix for out in "abc")
     assert a == b
     assert a != c
 
 
 def test_several_seeds_are_summed_up_with_deviations(command: Callable[..., Any]) -> None:
-    finished = command(*SHORT, "--seeds", "2", "--out", "o")
+    finished = command(*SHORT, *WIDE, "--seeds", "2", "--set", "run.processes=1", "--out", "o")
     assert re.fullmatch(
         r"scale on digits: ACC \d+\.\d ± \d+\.\d  FM -?\d+\.\d ± \d+\.\d  LA \d+\.\d \(2 seeds, \d+ s\)\n", finished.out
     )
-    assert "2 tasks, 200 steps, seeds 0 to 1" in finished.err
+    assert "2 tasks, 40 steps, seeds 0 to 1" in finished.err
     both = results.read(Path("o"))
-    assert command(*SHORT, "--seed", "1", "--out", "one", "-q").code == 0
+    assert command(*SHORT, *WIDE, "--seed", "1", "--out", "one", "-q").code == 0
     assert results.read(Path("one")).seeds[0].matrix == both.seeds[1].matrix
 
 
 def test_quiet_leaves_the_closing_line_alone(command: Callable[..., Any]) -> None:
-    finished = command(*SHORT, "--quiet")
+    finished = command(*SHORT, *WIDE, "--quiet")
     assert CLOSING.fullmatch(finished.out)
     assert finished.err == ""
 

@@ -24,6 +24,7 @@ def allocate(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
     monkeypatch.setattr("scale_cl.memory.slots._FIRST_TASKS", tasks)
 
 
+TASKS = 35  # of 16 that there is room for at first, and of 32 after the first growth
 OTHER = {"weight_average": 0.9, "refresh_logits": True, "second_order": True}
 
 
@@ -67,17 +68,17 @@ def test_a_run_does_not_depend_on_the_capacity_allocated_ahead(
 @pytest.mark.parametrize(
     ("name", "spec"), [("scale", DOMAIN), ("finetune", DOMAIN), *[(name, SPLIT) for name in registry.names()]]
 )
-def test_seventy_tasks_come_though_nobody_said_so(name: str, spec: InputSpec) -> None:
+def test_more_tasks_come_than_there_is_room_for_twice_over(name: str, spec: InputSpec) -> None:
     kind = registry.config_class(name)
     values = {"memory": 5} if "memory" in field_names(kind) else {}
     learner = registry.make(name, spec, build(kind, values | quick(name)))
-    for task in range(70):
+    for task in range(TASKS):
         learner.begin_task(TaskInfo(f"task {task}", 3))
         stats = learner.observe(*batch(spec, 2, seed=task))
         assert all(bool(value.isfinite()) for value in stats.values())
     learner.end_task()
     x, _ = batch(spec, 3)
-    assert all(bool(learner.predict(x, f"task {task}").isfinite().all()) for task in range(70))
+    assert all(bool(learner.predict(x, f"task {task}").isfinite().all()) for task in range(TASKS))
 
 
 def test_all_parts_of_scale_grow_with_the_tasks() -> None:

@@ -72,21 +72,17 @@ def holder(folder: Path, *, other_than: int = 0) -> int:
     return pid
 
 
-def test_both_engines_give_the_same_matrices_and_a_report(
+def test_runs_of_the_cluster_have_the_matrices_of_runs_here_and_make_a_report(
     command: Callable[..., Any], address: str, marked: Marked
 ) -> None:
-    asked = reproduce("--learners", "er,scale", "--address", address, "--out", "cluster")
+    asked = reproduce("--learners", "er,scale", "--address", address, "--out", "cluster", seeds="1")
     process = marked.start(*asked, cwd=Path(), log=Path("log"))
-    local = command(
-        *(word for word in asked[:-2] if word not in ("--engine", "ray", "--address", address)), "--out", "here"
-    )
-    assert local.code == 0
+    here = {f"main/digits-2-tasks/{learner}/seed-0": expected(learner, 0, 2) for learner in ("er", "scale")}
     assert process.wait() == 0, Path("log").read_text()
-    assert len(matrices(Path("here"))) == 4
-    assert matrices(Path("cluster")) == matrices(Path("here"))
+    assert matrices(Path("cluster")) == here
     told = Path("log").read_text()
-    assert "4 runs to do, up to 2 at once" in told
-    assert "[4/4] " in told
+    assert "2 runs to do, up to 2 at once" in told
+    assert "[2/2] " in told
     assert command("report", "cluster", "-q").code == 0
     assert "| scale " in Path("cluster/tables.md").read_text()
     assert Path("cluster/report.html").read_text().count("<svg") > 2
@@ -120,40 +116,25 @@ def test_a_run_whose_worker_dies_begins_again_and_one_that_fails_does_not(
     assert left in ([], [folders[1] / ".lock"])  # the lock file of the dead locks nothing
 
 
-def test_killed_with_the_ray_that_it_started_and_begun_again_it_finishes_with_the_same_matrices(
+def test_killed_with_the_ray_that_it_started_and_begun_again_it_continues_in_the_middle_of_a_run(
     tmp_path: Path, address: str, marked: Marked
 ) -> None:
-    asked = reproduce("--learners", "finetune,mer", "--slots", "1", "--out", "o")
+    asked = reproduce("--learners", "finetune,mer", "--slots", "1", "--out", "o", tasks=6, seeds="1")
     process = marked.start(*asked, cwd=tmp_path, log=tmp_path / "first")
-    holder(tmp_path / "o/main/digits-2-tasks/mer/seed-0")
+    folder = tmp_path / "o/main/digits-6-tasks/mer/seed-0"
+    waited_for(lambda: checkpoint.found(folder / "checkpoints" / "seed-0"), 120)
     assert len(marked.processes()) > 3  # the command, Ray's own, and workers
     process.kill()
     process.wait()
     waited_for(lambda: not marked.processes())
-    assert 0 < len(matrices(tmp_path / "o")) < 4
+    assert list(matrices(tmp_path / "o")) == ["main/digits-6-tasks/finetune/seed-0"]
+    mark_checkpoint(folder)
     again = marked.start(*asked, "--address", address, cwd=tmp_path, log=tmp_path / "second")
     assert again.wait() == 0, (tmp_path / "second").read_text()
-    names = [(learner, seed) for learner in ("finetune", "mer") for seed in (0, 1)]
-    made = {f"main/digits-2-tasks/{learner}/seed-{seed}": expected(learner, seed, 2) for learner, seed in names}
+    made = {f"main/digits-6-tasks/{name}/seed-0": expected(name, 0, 6) for name in ("finetune", "mer")}
+    made["main/digits-6-tasks/mer/seed-0"] = [with_mark(made["main/digits-6-tasks/mer/seed-0"][0])]
     assert matrices(tmp_path / "o") == made
     assert not [path for path in (tmp_path / "o").rglob("*") if path.name.startswith(".")]
-
-
-def test_a_killed_run_continues_in_the_middle(tmp_path: Path, address: str, marked: Marked) -> None:
-    asked = reproduce("--learners", "mer", "--out", "o", "--address", address, tasks=6, seeds="1")
-    process = marked.start(*asked, cwd=tmp_path, log=tmp_path / "first")
-    folder = tmp_path / "o/main/digits-6-tasks/mer/seed-0"
-    waited_for(lambda: checkpoint.found(folder / "checkpoints" / "seed-0"), 120)
-    process.kill()
-    os.kill(holder(folder), signal.SIGKILL)
-    process.wait()
-    waited_for(lambda: not marked.processes())
-    assert not matrices(tmp_path / "o")
-    mark_checkpoint(folder)
-    again = marked.start(*asked, cwd=tmp_path, log=tmp_path / "second")
-    assert again.wait() == 0, (tmp_path / "second").read_text()
-    (straight,) = expected("mer", 0, 6)
-    assert matrices(tmp_path / "o") == {"main/digits-6-tasks/mer/seed-0": [with_mark(straight)]}
 
 
 @pytest.mark.parametrize("started_here", [False, pytest.param(True, marks=pytest.mark.soak)])

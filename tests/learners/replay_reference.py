@@ -206,7 +206,7 @@ class SideBySide:
         """Several tasks, heads of different widths, a batch of another size, a task that comes back."""
         widths = (3, 3, 3) if spec.scenario == "domain" else (2, 4, 3)
         for name, classes in zip("abc", widths, strict=True):
-            self.task(name, classes, steps=3, n=4)
+            self.task(name, classes, steps=2, n=4)
         self.task("c", widths[2], steps=1, n=3)
         self.task("b", widths[1], steps=2, n=4)
         self.task("d", widths[0], steps=1, n=4)

@@ -13,7 +13,6 @@ from scale_cl.errors import ConfigError
 from scale_cl.learners import Agem, AgemConfig
 from scale_cl.learners.agem import projected
 from scale_cl.streams import InputSpec
-from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 
@@ -75,17 +74,6 @@ def test_what_is_left_never_points_against_the_reference(g: list[float], referen
     assert float((result * other).sum()) >= -1e-9 * (1 + float(one.norm() * other.norm()))
     if float((one * other).sum()) >= 0:
         assert torch.equal(result, one)
-
-
-def test_agem_bears_odd_tasks_and_many() -> None:
-    hardships.bears_odd_tasks(make)
-    hardships.bears_a_hundred_tasks(make)
-
-
-@pytest.mark.parametrize("spec", [SPLIT, IMAGE], ids=["mlp", "resnet"])
-def test_agem_goes_on_after_loading_and_leaves_the_host_alone(spec: InputSpec) -> None:
-    hardships.goes_on_after_loading(make, spec)
-    hardships.leaves_the_host_alone(make, spec)
 
 
 @pytest.mark.parametrize("values", [{"lr": 0.0}, {"updates": 0}, {"replay": 0}, {"memory": 0}])

@@ -180,8 +180,8 @@ STRONG = {"inner_lr": 0.1, "outer_lr": 0.5}
 @pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
     both = SideBySide(spec, slots=(6, 3), semantic=1 / 3, replay=5, **STRONG | values)
-    for task in "abcd":
-        both.task(task, 3, 4, 4, 4, 4, 4)
+    for task in "abc":
+        both.task(task, 3, 4, 4, 4)
     both.task("b", 3, 4, 4)  # comes back
     assert both.sizes == {5}
     assert (both.plain.own > 0) == values.get("replay_current", False)
@@ -196,7 +196,7 @@ def test_resnet_steps_are_those_of_the_plain_computation(values: dict[str, Any])
     # batch norm over so few samples throws larger steps out, and any rounding with them
     both = SideBySide(IMAGE, slots=(6, 2), semantic=0.25, inner_lr=0.001, outer_lr=0.5, **values)
     for task, classes in (("a", 2), ("b", 3), ("c", 2)):  # heads of different widths
-        both.task(task, classes, 6, 6, 6)
+        both.task(task, classes, 6, 6)
     assert both.sizes == {6}
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Der, DerConfig, Derpp, DerppConfig
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, mean_ce
 from tests.learners.replay_reference import Part, PlainReplay, Sample, SideBySide
 from tests.learners.tiny import batch, teach
@@ -115,25 +114,6 @@ def test_stored_logits_stay_where_they_are_when_the_room_for_them_grows() -> Non
     teach(learner, tasks=80, steps=1, n=6, first=1)
     assert len(learner.memory.logits["class"].flat) > room
     assert torch.equal(learner.memory.logits["class"].get(rows, 3)[0], early)
-
-
-@plus_or_not
-def test_they_bear_odd_tasks_and_many(plus: bool) -> None:
-    def make(spec: InputSpec) -> Der:
-        return Derpp(spec, DerppConfig(memory=5)) if plus else Der(spec, DerConfig(memory=5))
-
-    hardships.bears_odd_tasks(make)
-    hardships.bears_a_hundred_tasks(make)
-
-
-@pytest.mark.parametrize(("plus", "values"), [(False, {"weight_average": 0.8}), (True, {})])
-@pytest.mark.parametrize("spec", [SPLIT, IMAGE], ids=["mlp", "resnet"])
-def test_they_go_on_after_loading_and_leave_the_host_alone(plus: bool, values: dict[str, Any], spec: InputSpec) -> None:
-    def make(spec: InputSpec) -> Der:
-        return Derpp(spec, DerppConfig(memory=5, **values)) if plus else Der(spec, DerConfig(memory=5, **values))
-
-    hardships.goes_on_after_loading(make, spec)
-    hardships.leaves_the_host_alone(make, spec)
 
 
 @pytest.mark.parametrize("values", [{"lr": 0.0}, {"updates": 0}, {"replay": 0}, {"alpha": -1.0}, {"beta": -0.1}])

@@ -14,7 +14,6 @@ from scale_cl.learners import Finetune, FinetuneConfig, Joint, JointConfig, Step
 from scale_cl.streams import InputSpec, Stream, TaskInfo
 from scale_cl.training import Event, train, train_many
 from scale_cl.training.events import Evaluated, Finished, Started, Stepped, TaskStarted
-from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels
 from tests.learners.tiny import batch
 
@@ -66,17 +65,6 @@ def test_the_weight_average_follows() -> None:
     learner.observe(x, y, torch.zeros_like(y))
     expected = 0.9 * first + 0.1 * learner.net.base_parameters()["backbone.layers.0.weight"].detach()
     torch.testing.assert_close(learner.engine.average["backbone.layers.0.weight"], expected)
-
-
-def test_joint_bears_odd_tasks_and_many() -> None:
-    hardships.bears_odd_tasks(make)
-    hardships.bears_a_hundred_tasks(make)
-
-
-@pytest.mark.parametrize("spec", [SPLIT, IMAGE], ids=["mlp", "resnet"])
-def test_joint_goes_on_after_loading_and_leaves_the_host_alone(spec: InputSpec) -> None:
-    hardships.goes_on_after_loading(make, spec)
-    hardships.leaves_the_host_alone(make, spec)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import torch
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Er, ErConfig, Mir, MirConfig, Samples
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, mean_ce
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 from tests.learners.tiny import batch, teach
@@ -99,17 +98,6 @@ def test_what_suffers_most_is_replayed() -> None:
         for p, g in zip(base, gradient, strict=True):
             p -= g
     assert chosen.tolist() == [int((losses() - before).argmax())]
-
-
-def test_mir_bears_odd_tasks_and_many() -> None:
-    hardships.bears_odd_tasks(make)
-    hardships.bears_a_hundred_tasks(make)
-
-
-@pytest.mark.parametrize("spec", [SPLIT, IMAGE], ids=["mlp", "resnet"])
-def test_mir_goes_on_after_loading_and_leaves_the_host_alone(spec: InputSpec) -> None:
-    hardships.goes_on_after_loading(make, spec)
-    hardships.leaves_the_host_alone(make, spec)
 
 
 def test_scoring_leaves_the_running_statistics_alone() -> None:

@@ -65,7 +65,7 @@ STEADY: dict[str, Any] = STRONG | {"inner_lr": 0.01}  # batch norm over so few s
 @pytest.mark.parametrize("reading", READINGS)
 def test_mlp_steps_are_those_of_the_plain_computation(reading: str) -> None:
     both = SideBySide(PIXELS, ScaleConfig(memory=5, replay=8, **STRONG | READINGS[reading]))
-    for task in "abcd":
+    for task in "abc":
         both.task(task, 3, steps=2, batch=4)
     if both.learner.config.derpp:
         assert sorted(set(both.sizes)) == [5, 8]
@@ -74,7 +74,7 @@ def test_mlp_steps_are_those_of_the_plain_computation(reading: str) -> None:
 @pytest.mark.parametrize("reading", [name for name in READINGS if name not in MLP_IS_ENOUGH])
 def test_resnet_steps_are_those_of_the_plain_computation(reading: str) -> None:
     both = SideBySide(IMAGES, ScaleConfig(memory=5, replay=8, **STEADY | READINGS[reading]))
-    for task, classes, steps in (("a", 2, 1), ("b", 3, 2), ("c", 2, 1)):  # heads of different widths
+    for task, classes, steps in (("a", 2, 1), ("b", 3, 1), ("c", 2, 1)):  # heads of different widths
         both.task(task, classes, steps=steps, batch=5)
     if both.learner.config.derpp:
         assert sorted(set(both.sizes)) == [5, 8]

@@ -36,6 +36,7 @@ def marked(page: str) -> list[Block]:
     return [block for block in blocks_of(page) if block.reason is not None]
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

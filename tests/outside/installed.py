@@ -1,14 +1,11 @@
-"""Packages with learners of their own, installed into folders, and `scale-cl` in processes that see them."""
+"""Packages with learners of their own, installed into folders, and `scale-cl` in a process that sees them."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "package"
@@ -35,43 +32,15 @@ def entry_points(folder: Path, points: dict[str, str]) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Shell:
-    """Runs `scale-cl` in a directory, in processes that see the packages in `site`."""
-
-    def __init__(self, directory: Path, site: Path) -> None:
-        path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
-        self.directory = directory
-        self._environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-
-    def __call__(self, *words: str | Path) -> Ended:
-        """Run to the end."""
-        done = subprocess.run(self._line(words), **self._how(), capture_output=True, text=True, timeout=300)  # type: ignore[call-overload]
-        return Ended(done.returncode, done.stdout, done.stderr)
-
-    def killed_after(self, pattern: str, *words: str | Path) -> None:
-        """Start, and end it as a power cut would once a file that matches `pattern` is there."""
-        process = subprocess.Popen(self._line(words), **self._how(), start_new_session=True)  # type: ignore[call-overload]
-        try:
-            ends = time.monotonic() + 120
-            while not list(self.directory.glob(pattern)):
-                assert process.poll() is None, f"it ended before {pattern} appeared"
-                assert time.monotonic() < ends, f"{pattern} did not appear in time"
-                time.sleep(0.002)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    def _line(self, words: tuple[str | Path, ...]) -> list[str]:
-        return [sys.executable, "-m", "scale_cl", *map(str, words)]
-
-    def _how(self) -> dict[str, object]:
-        return {"cwd": self.directory, "env": self._environment}
+def printed(directory: Path, *words: str) -> str:
+    """What `scale-cl` prints in a new process, which ends well and complains of nothing."""
+    done = subprocess.run(
+        [sys.executable, "-m", "scale_cl", *words],
+        cwd=directory,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout

@@ -165,6 +165,7 @@ def test_what_is_wrong_is_one_line(name: str, command: Callable[..., Any]) -> No
     assert re.fullmatch(FAULTS[name], said)
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_an_error_in_a_process_of_its_own_is_the_same_line(command: Callable[..., Any]) -> None:
     two = ("--seeds", "2", "--set", "run.processes=2")
     done = command("run", "-q", "--tasks", "1", "--learner", "faults.py:Failing", *two, "--out", "o")

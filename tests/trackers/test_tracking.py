@@ -72,6 +72,7 @@ def test_no_loss_curves_are_made_for_an_interval_of_nought(tmp_path: Path) -> No
     assert {name for _, name in pages.curves} == {"accuracy/task-1", "so_far/acc", "so_far/la"}
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_seeds_one_by_one_and_over_processes_are_tracked_alike(tmp_path: Path) -> None:
     options = {"stream.tasks": 2, "run.seeds": 2, "run.batch_size": 100, "run.device": "cpu"}
     each, matrices = [Pages(), Pages()], []

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["scale_cl.training", "scale_cl.cli.main", "sklearn.datasets"])
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["scale_cl.training", "scale_cl.cli.main", "sklearn.datasets"])
 
 
 class Child:
@@ -20,7 +20,7 @@ class Child:
         """Start it; what it prints goes to files in `folder`."""
         self._out, self._err = folder / "child.out", folder / "child.err"
         words = [str(a) for a in arguments]
-        self._process = _SERVER.Process(target=_main, args=(words, self._out, self._err))
+        self._process = SERVER.Process(target=_main, args=(words, self._out, self._err))
         self._process.start()
 
     @property

@@ -91,7 +91,7 @@ def soak(name: str, folder: Path, kills: int, seed: int) -> int:
     return survived
 
 
-@pytest.mark.parametrize(("name", "kills"), [("scale", 2), ("ctn", 1), ("gem", 1), ("resnet", 1)])
+@pytest.mark.parametrize(("name", "kills"), [("scale", 2), ("resnet", 1)])
 def test_a_killed_run_is_resumed_to_the_bit(name: str, kills: int, tmp_path: Path) -> None:
     assert soak(name, tmp_path, kills, seed=int(time.time())) == kills
 

@@ -31,11 +31,18 @@ def deterministic(results: tuple[SeedResult, ...]) -> list[tuple[object, ...]]:
     return [(r.stream, r.learner, r.seed, r.tasks, r.matrix) for r in results]
 
 
-def test_seeds_over_processes_have_the_results_of_one_after_the_other() -> None:
+def test_seeds_over_processes_have_the_results_of_one_after_the_other_and_hand_their_learners_over(
+    tmp_path: Path,
+) -> None:
     watched: list[Event] = []
     apart: list[Event] = []
-    one_by_one = run(config(1), on_event=watched.append)
-    over_processes = run(config(2), on_event=apart.append)
+    folders = [tmp_path / "one by one", tmp_path / "over processes"]
+    for folder in folders:
+        folder.mkdir()
+    one_by_one = run(config(1), on_event=watched.append, on_trained=partial(note_tasks, folders[0]))
+    over_processes = run(config(2), on_event=apart.append, on_trained=partial(note_tasks, folders[1]))
+    for folder in folders:
+        assert sorted(path.name for path in folder.iterdir()) == ["3 after 34 steps", "4 after 34 steps"]
     assert deterministic(one_by_one.seeds) == deterministic(over_processes.seeds)
     assert [result.seed for result in over_processes.seeds] == [3, 4]
     assert over_processes.seeds[0].config == config(2).as_dict()
@@ -117,14 +124,6 @@ def test_a_failed_run_leaves_nothing_unless_it_can_be_continued(tmp_path: Path) 
     with pytest.raises(MemoryError):
         run(small(), out=tmp_path / "o", on_event=lambda event: crash(Stepped(20)))
     assert not (tmp_path / "o").exists()
-
-
-def test_the_trained_learners_are_handed_over_in_any_process(tmp_path: Path) -> None:
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        folder.mkdir()
-        run(small(**{"run.processes": processes, "run.seeds": 2}), on_trained=partial(note_tasks, folder))
-        assert sorted(path.name for path in folder.iterdir()) == ["0 after 34 steps", "1 after 34 steps"]
 
 
 def note_tasks(folder: Path, learner: Learner, stream: Stream) -> None:

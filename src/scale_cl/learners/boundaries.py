@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch import Tensor
 from scale_cl.engine import Batch, State, StepStats
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners.learner import Learner
+from scale_cl.results import FoundBoundary
 from scale_cl.settings import Settings, setting
 from scale_cl.streams import TaskInfo
 
@@ -44,18 +45,10 @@ class Detection(Settings):
     )
     signal: Literal["loss", "features"] = setting(
         "loss",
-        "boundaries found: what is watched, the loss of each batch before it is learnt, or the distance of its features "
+        "boundaries found: what is watched, the loss of each batch before it is learnt, or how far its features are "
         "from those of recent batches",
     )
     spacing: int = setting(10, "boundaries found: fewest batches from one boundary to the next", low=1)
-
-
-class Boundary(NamedTuple):
-    """A boundary that was found."""
-
-    step: int  # number of the batch at which it was found, from 1 on
-    task: str  # the task that began there
-    new: bool  # whether that task is new, or an earlier one recalled
 
 
 class BoundaryFinder:
@@ -67,7 +60,7 @@ class BoundaryFinder:
     def __init__(self, learner: Learner, detection: Detection | None = None, *, classes: int = 1) -> None:
         """Watch over a learner that was made for a stream with boundaries; `classes` are known beforehand."""
         self.learner, self.detection, self._classes = learner, detection or Detection(), classes
-        self.found: list[Boundary] = []
+        self.found: list[FoundBoundary] = []
         self.step = 0  # batches that came
         self.repeated = 0  # batches that were learnt a second time, in the task that they were moved to
         self._signals: list[float] = []  # since the last boundary
@@ -96,7 +89,8 @@ class BoundaryFinder:
         """Begin a task, unless it is open and has room for these labels."""
         engine, last = self.learner.engine, int(y.max())
         known = len(engine.labels.owners) if engine.translates else max(engine.classes, default=0)
-        if self.learner.current_task != task or last >= (known if engine.translates else engine.classes[engine.open_task]):
+        begun = self.learner.current_task == task
+        if not begun or last >= (known if engine.translates else engine.classes[engine.open_task]):
             self.learner.begin_task(TaskInfo(task, max(known, last + 1, self._classes)))
 
     def outputs(self, task: str) -> list[int]:
@@ -189,7 +183,7 @@ class BoundaryFinder:
         if name is None:  # a passing rise, or nothing fits better
             return
         self._take_back(moved, before)
-        self.found.append(Boundary(self.step + 1, name, name not in self.learner.tasks))
+        self.found.append(FoundBoundary(self.step + 1, name, name not in self.learner.tasks))
         self._recent = []
         self.open(name, labels)
         for batch in moved:
@@ -255,7 +249,7 @@ class BoundaryFinder:
             if sizes:
                 x, y = tensors["x"].to(self.learner.device), tensors["y"].to(self.learner.device)
                 recent = list(zip(x.split(sizes), y.split(sizes), strict=True))
-            found = [Boundary(int(step), str(task), bool(new)) for step, task, new in meta["found"]]
+            found = [FoundBoundary(int(step), str(task), bool(new)) for step, task, new in meta["found"]]
             signals = [float(signal) for signal in meta["signals"]]
             self.step, self.repeated = int(meta["step"]), int(meta["repeated"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -130,6 +130,7 @@ class Checkpointer:
         with run.on_device():
             run.learner.check_finite()
             state = run.learner.state_dict()
+            found = None if run.finder is None else run.finder.state_dict()
             if run.learner.device.type == "cuda":
                 packed = HostCopy(state["tensors"], next(run.learner.net.parameters()).device)
                 state["tensors"] = {}
@@ -154,6 +155,7 @@ class Checkpointer:
             seconds_train=run.seconds_train,
             seconds_eval=run.seconds_eval,
             seconds_wall=time.monotonic() - self._began,
+            boundaries=found,
         )
         return _Snapshot(now, packed, ready)
 
@@ -180,6 +182,8 @@ class Checkpointer:
         self._check(path, saved, run)
         with run.on_device():
             run.learner.load_state_dict(saved.state)
+            if run.finder is not None:
+                run.finder.load_state_dict(saved.boundaries or {"tensors": {}, "meta": {}})
         run.stage, run.done = saved.position
         run.matrix = saved.matrix
         run.seconds_train, run.seconds_eval = saved.seconds_train, saved.seconds_eval

@@ -17,6 +17,7 @@ import yaml
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import LearnerConfig
 from scale_cl.learners import registry as learners
+from scale_cl.learners.boundaries import Detection
 from scale_cl.learners.presets import DEFAULT_PRESET, check_preset
 from scale_cl.nets.custom_backbone import BACKBONES
 from scale_cl.plugins import is_reference
@@ -31,7 +32,7 @@ _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 
 
 @dataclass(frozen=True)
-class StreamSettings(Settings):
+class StreamSettings(Detection):
     """Which stream, and how much of it."""
 
     name: str = setting(
@@ -50,6 +51,9 @@ class StreamSettings(Settings):
     )
     scenario: Literal["task", "domain"] = setting(
         "task", "own images: a head for each task's own classes (task), or one head for all tasks (domain)"
+    )
+    boundaries: Literal["told", "hidden", "detect"] = setting(
+        "told", "whether the learner is told where tasks begin and end, is not told, or a detector finds out"
     )
     size: int | None = setting(None, "own images: height and width to resize to; none: all have the same", low=1)
     channels: int = setting(3, "own images: 3 for colour, 1 for grey", choices=(1, 3))

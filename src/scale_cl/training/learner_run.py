@@ -17,6 +17,7 @@ from torch import Tensor
 
 from scale_cl.engine import STREAM
 from scale_cl.learners import Learner, StepStats
+from scale_cl.learners.boundaries import BoundaryFinder, Detection
 from scale_cl.streams import Stream, TaskInfo
 
 CHUNK = 2000  # test samples per forward: large enough for a GPU, small enough for its caches and for a laptop
@@ -34,9 +35,13 @@ class Stage:
 class LearnerRun:
     """Trains on one task after another and is tested on all tasks so far after each."""
 
-    def __init__(self, learner: Learner, stream: Stream) -> None:
-        """Move the stream to the learner's device."""
+    def __init__(self, learner: Learner, stream: Stream, detection: Detection | None = None) -> None:
+        """Move the stream to the learner's device; `detection` says how boundaries are found, if they are to be."""
         self.learner, self.stream = learner, stream.to(learner.device)
+        self.finder: BoundaryFinder | None = None  # begins tasks where the data changes
+        if stream.boundaries == "detect":
+            classes = max(len(task.classes) for task in stream.tasks) if stream.scenario == "domain" else 1
+            self.finder = BoundaryFinder(learner, detection, classes=classes)
         self.matrix: list[list[float | None]] = [[None] * len(stream) for _ in stream.tasks]
         self.stage = 0  # completed stages
         self.done = 0  # steps done in the current stage
@@ -67,6 +72,8 @@ class LearnerRun:
         self.x, self.y = self.stream.train_data(self.stage)
 
     def _begin_tasks(self) -> None:
+        if self.finder is not None:
+            return
         info = self.stream.tasks[self.stage].info
         self.learner.begin_task(TaskInfo(STREAM, info.classes) if self.stream.boundaries == "hidden" else info)
 
@@ -79,12 +86,13 @@ class LearnerRun:
         self.done += 1
 
     def _learn(self, epoch: int, start: int, stop: int) -> StepStats:
-        return self.learner.observe(self.x[start:stop], self.y[start:stop])
+        return (self.finder or self.learner).observe(self.x[start:stop], self.y[start:stop])
 
     def end(self) -> None:
-        """End the task of the current stage, if the learner is told."""
+        """End the task of the current stage, if the learner is told; a task that was found ends with the stream."""
+        last = self.stage + 1 == len(self.stages)
         with self.on_device():
-            if self.stream.boundaries != "hidden":
+            if self.stream.boundaries == "told" or (self.finder is not None and last):
                 self.learner.end_task()
         self.flush_losses()
 
@@ -150,9 +158,9 @@ class JointRun(LearnerRun):
         return x, self.stream.train_labels[rows], task
 
 
-def learner_run(learner: Learner, stream: Stream) -> LearnerRun:
+def learner_run(learner: Learner, stream: Stream, detection: Detection | None = None) -> LearnerRun:
     """The run of a learner in the order of samples that it declares."""
-    return (JointRun if learner.order == "shuffled" else LearnerRun)(learner, stream)
+    return JointRun(learner, stream) if learner.order == "shuffled" else LearnerRun(learner, stream, detection)
 
 
 def _permutations(stream: Stream) -> Tensor | None:

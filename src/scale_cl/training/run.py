@@ -103,8 +103,10 @@ def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
     """The stream of one seed; the arrays behind it are read once per process."""
     c, own = config.stream, config.own_data
     if own is not None:
-        return load_own(own, seed=seed, tasks=c.tasks)
-    return streams.load(c.name, seed=seed, root=root, class_order=c.class_order, part=c.part, tasks=c.tasks)
+        made = load_own(own, seed=seed, tasks=c.tasks)
+    else:
+        made = streams.load(c.name, seed=seed, root=root, class_order=c.class_order, part=c.part, tasks=c.tasks)
+    return made if c.boundaries == "told" else replace(made, boundaries=c.boundaries)
 
 
 def build_learner(config: Config, stream: Stream, seed: int, device: torch.device) -> Learner:
@@ -197,6 +199,7 @@ def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
         loss_every=job.loss_every,
         config=config.as_dict(),
         checkpointer=job.checkpointer(),
+        detection=config.stream,
     )
     if job.on_trained is not None:
         for learner, track in zip(learners, tracks, strict=True):

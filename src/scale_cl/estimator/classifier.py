@@ -261,10 +261,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _answer(self, X: Any, task: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
         x = self._inputs(X)
-        if tasks.asks_to_infer(task) and len(self.tasks_) > 1:
-            task = self.infer_task(X)
-        elif tasks.asks_to_infer(task):
-            task = None
+        if tasks.asks_to_infer(task):
+            needed = len(self.tasks_) > 1 and self.input_format_.spec.scenario != "class"
+            task = self.infer_task(X) if needed else None
         proba = np.zeros((len(x), len(self.classes_)), dtype=np.float32)
         if task is None and self._one_head():
             scores = torch.cat([self.learner_.predict(piece) for piece in x.split(_AT_ONCE)])
@@ -307,7 +306,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """All attributes, with the learner as tensors and plain values, for copies and other processes."""
-        state: dict[str, Any] = super().__getstate__()
+        state: dict[str, Any] = dict(super().__getstate__())
         for name in {"learner_", "finder_"} & state.keys():
             state[name] = state[name].state_dict()
         return state

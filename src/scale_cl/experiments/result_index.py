@@ -22,7 +22,14 @@ from scale_cl.results import RESULT_NAME, SCHEMA, SEEDS_FOLDER, SeedResult
 ALONE = "alone"  # key in a result's environment: nothing ran beside it, so its times count
 # Defaults, repeated here so that reports need not import torch; a test compares them with the settings.
 _IMAGES = {"scenario": "task", "size": None, "channels": 3, "held_out": 0.2}
-STREAM: dict[str, Any] = {"class_order": "default", "part": "continual", **_IMAGES}
+_DETECTION = {"detector": "page-hinkley", "sensitivity": 1.0, "signal": "loss", "spacing": 10}
+STREAM: dict[str, Any] = {
+    "class_order": "default",
+    "part": "continual",
+    "boundaries": "told",
+    **_DETECTION,
+    **_IMAGES,
+}
 # Settings of the section `run` that can change an accuracy; the others only say where and how it is computed.
 _ARITHMETIC = {"threads": 1, "precision": "tf32", "channels_last": True, "deterministic": False}
 RUN: dict[str, Any] = {"batch_size": 10, **_ARITHMETIC}

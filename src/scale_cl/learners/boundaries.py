@@ -26,7 +26,7 @@ from scale_cl.streams import TaskInfo
 
 _MOVED = 10  # batches, at most, that are moved to the new task
 _KEPT = 2 * _MOVED  # recent batches that are kept: to be moved, and to take the places of those in the memory
-_SIGNALS = 400  # signals since the last boundary; when there are so many, the detector starts again from the last half
+_SIGNALS = 60  # when a detector has seen so many, it starts again with the last half: what was long ago is not usual
 _LARGEST = 5.0  # most that one sample adds to the loss, in nats; a label that the task does not have counts as much
 _SAMPLES = 10  # a batch of fewer samples moves the signal less
 _NOISE = 0.1  # share of their mean variance by which the variances of features are raised: recent samples are few
@@ -63,7 +63,7 @@ class BoundaryFinder:
         self.found: list[FoundBoundary] = []
         self.step = 0  # batches that came
         self.repeated = 0  # batches that were learnt a second time, in the task that they were moved to
-        self._signals: list[float] = []  # since the last boundary
+        self._signals: list[float] = []  # what the detector has seen, since the last boundary at most
         self._recent: list[tuple[Tensor, Tensor]] = []  # the last batches that the open task has learnt
         self._detector = _detector(self.detection)
 
@@ -128,7 +128,7 @@ class BoundaryFinder:
         return float(torch.where(place.any(1), loss, _LARGEST).clamp(max=_LARGEST).mean())
 
     def _distance(self, task: str, x: Tensor) -> float:
-        """Log of the mean squared Mahalanobis distance of a batch's features from those of recent batches.
+        """Log of the median squared Mahalanobis distance of a batch's features from those of recent batches.
 
         It is doubled, so that a change moves it about as much as the loss.
         """
@@ -138,14 +138,15 @@ class BoundaryFinder:
         new, old = new - centre, (old - centre) / math.sqrt(len(old))
         inner = torch.linalg.solve(old @ old.T + noise * torch.eye(len(old)).to(old), old @ new.T)  # [recent, B]
         squares = (new.square().sum(1) - ((new @ old.T) * inner.T).sum(1)) / noise
-        return 2 * float(squares.mean().clamp(min=_EVEN).log().nan_to_num(nan=_LARGEST))
+        return 2 * float(squares.median().clamp(min=_EVEN).log().nan_to_num(nan=_LARGEST))
 
     def _changed(self, signal: float) -> bool:
         """Whether the detector finds with this signal that the data has changed, and the signal has risen."""
         self._signals.append(signal)
         self._detector.update(signal)
         drifted = bool(self._detector.drift_detected)
-        if drifted and len(self._signals) > self.detection.spacing and self._since() > 0:
+        begun = self.found[-1].step if self.found else 1
+        if drifted and self.step + 1 - begun >= self.detection.spacing and self._since() > 0:
             return True
         if len(self._signals) == _SIGNALS:
             self._restart(self._signals[-_SIGNALS // 2 :])
@@ -277,4 +278,4 @@ def _detector(detection: Detection) -> Any:
         return drift.ADWIN(delta=min(0.1 * sensitivity, 0.99), clock=1, min_window_length=2, grace_period=10)
     if name == "kswin":
         return drift.KSWIN(alpha=min(0.001 * sensitivity, 0.99), window_size=24, stat_size=8, seed=0)
-    return drift.PageHinkley(min_instances=10, delta=0.3, threshold=2.5 / sensitivity, alpha=0.99, mode="up")
+    return drift.PageHinkley(min_instances=10, delta=0.3, threshold=2.5 / sensitivity, alpha=1.0, mode="up")

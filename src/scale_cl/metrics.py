@@ -164,3 +164,12 @@ def mean(values: Iterable[float | None]) -> float | None:
     found = list(values)
     known = [value for value in found if value is not None]
     return statistics.fmean(known) if known and len(known) == len(found) else None
+
+
+def boundary_scores(found: Sequence[int], true: Sequence[int], within: int = 10) -> tuple[float | None, float | None]:
+    """Recall and precision of boundaries by their steps; one counts as found in the first `within` batches of a task.
+
+    None where there is nothing to find, or nothing was found.
+    """
+    right = sum(any(0 <= step - start < within for step in found) for start in true)
+    return right / len(true) if true else None, right / len(found) if found else None

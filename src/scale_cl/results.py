@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import reprlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scale_cl import files, metrics
 from scale_cl.errors import ResultError
@@ -47,6 +47,42 @@ class StreamTasks:
     tasks: int
 
 
+class FoundBoundary(NamedTuple):
+    """A task boundary that was found in a stream that does not tell them."""
+
+    step: int  # number of the batch at which it was found, from 1 on
+    task: str  # name of the task that began there
+    new: bool  # whether that task is new, or an earlier one recalled
+
+
+@dataclass(frozen=True)
+class FoundBoundaries:
+    """The boundaries that were found, next to the true ones."""
+
+    found: tuple[FoundBoundary, ...]
+    true: tuple[int, ...]  # number of the first batch of each task but the first
+
+    @property
+    def scores(self) -> tuple[float | None, float | None]:
+        """Recall and precision; see `metrics.boundary_scores`."""
+        return metrics.boundary_scores([boundary.step for boundary in self.found], self.true)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        recall, precision = self.scores
+        found = [boundary._asdict() for boundary in self.found]
+        return {"found": found, "true": list(self.true), "recall": recall, "precision": precision}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> FoundBoundaries:
+        """The boundaries whose `as_dict` is `content`; KeyError, TypeError or ValueError if it is damaged."""
+        found = [
+            FoundBoundary(typed(one, "step", int), typed(one, "task", str), typed(one, "new", bool))
+            for one in typed(content, "found", list)
+        ]
+        return cls(tuple(found), tuple(int(step) for step in typed(content, "true", list)))
+
+
 @dataclass(frozen=True)
 class SeedResult:
     """One learner, trained once on one stream (or on several, one after another)."""
@@ -65,6 +101,7 @@ class SeedResult:
     streams: tuple[StreamTasks, ...] = ()  # in order of training; by default `stream` alone
     evaluations: tuple[Evaluation, ...] = ()  # within tasks and at their ends, in order, if asked for
     predictions: tuple[Predictions, ...] = ()  # of batches before they were learnt, if asked for
+    boundaries: FoundBoundaries | None = None  # of a stream whose boundaries were to be found
 
     def __post_init__(self) -> None:
         """By default, all tasks are those of the one stream."""
@@ -175,6 +212,7 @@ class RunResult:
             "tasks": [s.tasks for s in self.seeds],
             "matrix": [s.matrix for s in self.seeds],
             **{key: [one.get(key) for one in measured] for key in measured[0]},
+            **_listed(s.boundaries for s in self.seeds),
             "environment": self.environment,
         }
 
@@ -186,6 +224,16 @@ class RunResult:
             f"{self.learner} on {self.stream}: ACC {percent(self.values('acc'))}  FM {percent(self.values('fm'))}  "
             f"LA {percent([la_mean])} ({count} seed{'s' if count > 1 else ''}, {self.seconds_wall:.0f} s)"
         )
+
+    def boundaries_line(self) -> str:
+        """What was found of the boundaries: `boundaries found: recall 1.00, precision 0.95 (means of 5 seeds)`."""
+        scores = [seed.boundaries.scores for seed in self.seeds if seed.boundaries is not None]
+        if not scores:
+            return ""
+        means = [metrics.mean_and_deviation(column)[0] for column in zip(*scores, strict=True)]
+        recall, precision = ("-" if mean is None else f"{mean:.2f}" for mean in means)
+        of_seeds = f" (means of {len(scores)} seeds)" if len(scores) > 1 else ""
+        return f"boundaries found: recall {recall}, precision {precision}{of_seeds}"
 
     def write(self, directory: Path) -> Path:
         """Write one file per seed and `result.json`, replacing an earlier result; returns the path of the latter."""
@@ -226,8 +274,15 @@ def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any
         "tasks": seed.tasks,
         "matrix": seed.matrix,
         **measured_as_dict(seed.evaluations, seed.predictions),
+        **({} if seed.boundaries is None else {"boundaries": seed.boundaries.as_dict()}),
         "environment": environment,
     }
+
+
+def _listed(boundaries: Iterable[FoundBoundaries | None]) -> dict[str, Any]:
+    """The entry of a run about boundaries, if they were to be found."""
+    found = [None if of_seed is None else of_seed.as_dict() for of_seed in boundaries]
+    return {"boundaries": found} if any(found) else {}
 
 
 def _head(kind: str, seed: SeedResult) -> dict[str, Any]:
@@ -255,6 +310,7 @@ def read(path: Path) -> RunResult:
         columns += tuple(key for key in ("anytime", "prequential", *OPTIONAL_MEASURES) if key in content)
         if any(not isinstance(content[c], list) or len(content[c]) != count for c in columns):
             raise ValueError(f"{', '.join(columns)} are not lists of the same length")
+        columns += ("boundaries",) if "boundaries" in content else ()
         rows = [{c: content[c][i] for c in columns} for i in range(count)]
         seeds = tuple(_seed_of({**content, **row, "seed": row["seeds"]}) for row in rows)
         seconds = float(content["seconds_wall"]), float(content.get("seconds_load", 0.0))
@@ -341,7 +397,8 @@ def _since_schema_2(row: dict[str, Any], tasks: int) -> dict[str, Any]:
     if sum(part.tasks for part in streams) != tasks:
         raise ValueError(f"streams have {sum(part.tasks for part in streams)} tasks, but the result has {tasks}")
     texts = {key: None if row[key] is None else typed(row, key, str) for key in ("preset", "scenario", "after")}
-    return {**texts, "streams": streams}
+    found = None if row.get("boundaries") is None else FoundBoundaries.from_dict(row["boundaries"])
+    return {**texts, "streams": streams, "boundaries": found}
 
 
 def _agree(stored: object, computed: float | None) -> bool:

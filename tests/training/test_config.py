@@ -113,9 +113,9 @@ def test_the_preset_is_recorded_and_comes_from_the_option_or_the_file(tmp_path: 
 def test_the_scenario_of_an_earlier_run_is_the_default_if_it_was_called_task(tmp_path: Path) -> None:
     recorded = resolve(stream="digits", learner="er").as_dict()
     recorded["stream"] = {"name": "digits", "tasks": 2, "scenario": "task"}
-    assert Config.from_dict(recorded).stream == StreamSettings("digits", tasks=2)
+    assert Config.from_dict(recorded).stream == StreamSettings(name="digits", tasks=2)
     (tmp_path / "result.json").write_text(json.dumps({"schema": 2, "config": recorded, "preset": "ours"}))
-    assert resolve(file=tmp_path / "result.json").stream == StreamSettings("digits", tasks=2)
+    assert resolve(file=tmp_path / "result.json").stream == StreamSettings(name="digits", tasks=2)
     (tmp_path / "own.yaml").write_text("stream: {name: split-digits, scenario: task}")
     assert resolve(file=tmp_path / "own.yaml").stream.scenario == "task"
     own = resolve(stream="folder:somewhere", options={"stream.scenario": "class"}).own_data

@@ -208,6 +208,8 @@ def _close(result: RunResult, directory: Path, *, quiet: bool) -> None:
         by_task = _accuracies(result)
         if by_task:
             typer.echo(by_task, err=True)
+        if result.boundaries_line():
+            typer.echo(result.boundaries_line(), err=True)
     typer.echo(result.line())
 
 

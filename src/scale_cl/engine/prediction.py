@@ -1,10 +1,10 @@
 """Prediction: with the task told, or over all that was learnt.
 
 Without a task, every task's scores are computed (the part of the network before the first FiLM site once) and made
-comparable: a log-linear model gives each pair of task and class a score, from the logit, the evidence of the task's
-head and, with an episodic memory, how near a sample is to the task's stored samples, as input and in the features that
-the head sees. Its few weights are fitted to the stored samples, each compared with the others only. A probability of
-the task, or of a class that several tasks share, is a sum over pairs.
+comparable: a log-linear model gives each pair of task and class a score, from the logit, the evidence and confidence of
+the task's head and, with an episodic memory, how near a sample is to the task's stored samples, as input and in the
+features that the head sees. Its few weights are fitted to the stored samples, each compared with the others only. A
+probability of the task, or of a class that several tasks share, is a sum over pairs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from scale_cl.nets import ContinualNet
 _MOST = 1024  # stored samples that the calibration looks at
 _SAME = 1e-6  # smaller distances count as zero
 _FAR = 1e4  # stands for infinity where an infinite number would make others NaN
+_CONFIDENCE = 10.0  # without a memory: weight of the head's confidence in the score of its task
 _PENALTY = 1e-3  # on the squared weights of the calibration, so that they stay finite
 
 
@@ -194,12 +195,14 @@ class Predictor(Builder):
         return Scores(torch.stack(padded), out.features)
 
     def _evidence(self, x: Tensor, scores: Scores, known: Calibration, *, apart: bool) -> Tensor:
-        """[B, T, C, kinds]: the logit, the head's evidence for its task and, with a memory, nearness to the task.
+        """[B, T, C, kinds]: the logit, the head's evidence and confidence and, with a memory, nearness to the task.
 
         With `apart`, `x` are the stored samples themselves, and none is compared with itself.
         """
         logits = scores.logits.clamp(min=-_FAR).transpose(0, 1)  # [B, T, C]
-        kinds = [logits, -logits.logsumexp(2, keepdim=True).expand_as(logits)]
+        log_p, size = logits.log_softmax(2), (scores.logits > -torch.inf).sum(2).transpose(0, 1).clamp(min=2)
+        entropy = -(log_p.exp() * log_p).sum(2) / size.log()  # [B, T], relative to its maximum
+        kinds = [logits, -logits.logsumexp(2, keepdim=True).expand_as(logits), -entropy.unsqueeze(2).expand_as(logits)]
         if known.kept is not None and known.features is not None and known.task is not None:
             nearest = _nearest(known.task, len(self.classes), apart=apart)
             inputs = [self.net.inputs(samples).flatten(1) for samples in (x, known.kept)]
@@ -221,12 +224,12 @@ class Predictor(Builder):
         bias = torch.zeros(tasks, device=self.device)
         memory: ReplayMemory | None = next(iter(self.owned.memories.values()), None)
         rows = torch.zeros(0) if memory is None else memory.stored.nonzero().flatten()
-        if memory is None or len(rows) < 2:  # the confidence of each head: log-softmax
-            return Calibration(torch.ones(2, device=self.device), bias)
+        if memory is None or len(rows) < 2:
+            return Calibration(torch.tensor([1.0, 1.0, _CONFIDENCE], device=self.device), bias)
         rows = rows[torch.arange(min(_MOST, len(rows)), device=rows.device) * len(rows) // min(_MOST, len(rows))]
         x, task, y = memory.x[rows], memory.task[rows], memory.y[rows]
         scores = self._by_task(x)
-        first = Calibration(torch.zeros(4, device=self.device), bias, x, task, scores.features)
+        first = Calibration(torch.zeros(5, device=self.device), bias, x, task, scores.features)
         evidence = self._evidence(x, scores, first, apart=True)
         weights, bias = _fitted(evidence, task, y)
         return first._replace(weights=weights, bias=bias)

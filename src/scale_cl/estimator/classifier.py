@@ -19,6 +19,7 @@ from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 from scale_cl.estimator import model_file, tasks
 from scale_cl.estimator.samples import InputFormat, batches_of, is_loader, read_inputs, read_labels
 from scale_cl.learners import Learner, registry
+from scale_cl.learners.boundaries import BoundaryFinder, Detection
 from scale_cl.learners.presets import USER_FEATURES, USER_IMAGES
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.settings import build
@@ -27,7 +28,7 @@ from scale_cl.streams.from_arrays import Layout
 from scale_cl.training.machine import choose_device
 
 _AT_ONCE = 1024  # samples that are predicted together
-_FITTED = ("learner_", "classes_", "tasks_", "n_features_in_", "feature_names_in_")
+_FITTED = ("learner_", "finder_", "classes_", "tasks_", "n_features_in_", "feature_names_in_")
 
 
 class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -45,6 +46,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             have the same classes and share one head; "class": one head for all classes seen, predictions need no task.
         batch_size: samples per step; with a loader, each of its batches is one step.
         epochs: passes that `fit` makes; `partial_fit` makes one, because the data of a stream is seen once.
+        detection: how `partial_fit(..., task="auto")` finds tasks, such as {"detector": "kswin"}: settings of
+            `scale_cl.learners.boundaries.Detection` by name.
         standardise: by the running mean and deviation of all inputs seen; "auto": floats yes, pixels no.
         layout: layout of images with four dimensions: "NHWC", "NCHW", or "auto" if the shape tells.
         pixel_max: what uint8 pixels are divided by.
@@ -59,6 +62,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels_: the labels of each task's head.
         input_format_: shape and type of the inputs.
         seed_: the seed of the learner, from `random_state`.
+        finder_: finds the boundaries of tasks, once `task="auto"` was given; `finder_.found` lists them.
         n_features_in_: number of features, for feature vectors.
         feature_names_in_: their names, for tables.
 
@@ -77,6 +81,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     labels_: tasks.ClassBook
     input_format_: InputFormat
     seed_: int
+    finder_: FoundTasks
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scenario: str = "task",
         batch_size: int = 10,
         epochs: int = 10,
+        detection: dict[str, object] | None = None,
         standardise: bool | str = "auto",
         layout: Layout = "auto",
         pixel_max: float = 255.0,
@@ -94,7 +100,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = 0,
     ) -> None:
         self.learner, self.settings, self.scenario = learner, settings, scenario
-        self.batch_size, self.epochs = batch_size, epochs
+        self.batch_size, self.epochs, self.detection = batch_size, epochs, detection
         self.standardise, self.layout, self.pixel_max = standardise, layout, pixel_max
         self.backbone, self.device, self.random_state = backbone, device, random_state
 
@@ -126,10 +132,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: their labels.
             classes: all labels of the task, if they are known beforehand; `y` may have no others.
             task: name of the task, or of the task of each sample; left out for a stream without tasks. A name seen
-                before continues that task; once one was named, it is optional while it is the only one.
+                before continues that task; once one was named, it is optional while it is the only one. "auto": find
+                out where tasks begin (extra `drift`); they are called found-1, found-2 and so on.
         """
         self._check_parameters()
         known = None if classes is None else read_labels(classes, name=type(self).__name__)
+        if tasks.asks_to_find(task) or hasattr(self, "finder_"):
+            self._find(X, y, task, known)
+            return self
         if is_loader(X):
             self._learn_batches(X, y, task, known)
             return self
@@ -140,10 +150,27 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         x, labels = self._read(X, y, first=not self.__sklearn_is_fitted__(), task=task)
         for name, rows in self._groups(task, len(x)):
-            outputs, own = self._begin(name, labels[rows], known), x[torch.from_numpy(rows)]
+            outputs, own = self.begin(name, labels[rows], known), x[torch.from_numpy(rows)]
             for _ in range(self.learner_.epochs):
                 self._steps(own, outputs, torch.arange(len(own)), self.batch_size)
         return self
+
+    def _find(self, X: Any, y: Any, task: Any, known: NDArray[Any] | None) -> None:
+        """Learn from samples whose tasks are to be found."""
+        first = not self.__sklearn_is_fitted__()
+        if known is not None:
+            raise InputError(f"task={tasks.AUTO!r} finds out which classes a task has; leave classes out")
+        if not first and hasattr(self, "finder_") != tasks.asks_to_find(task):
+            raise InputError(f"tasks are either named or found: give task={tasks.AUTO!r} in every call or in none")
+        for raw_x, raw_y in batches_of(X, labelled=True) if is_loader(X) else [(X, y)]:
+            x, labels = self._read(raw_x, raw_y, first=first, task=task)
+            if first:
+                self.finder_, first = self.new_finder(), False
+            size = len(x) if is_loader(X) else self.batch_size
+            for rows in (slice(start, start + size) for start in range(0, len(x), size)):
+                self.labels_.meet(labels[rows])
+                self.finder_.observe(x[rows], self.labels_.outputs(None, labels[rows]))
+            self.learner_.check_finite()
 
     def _groups(self, task: Any, samples: int) -> list[tuple[str, NDArray[np.int64]]]:
         """The tasks of training data, each with its rows."""
@@ -156,7 +183,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for raw_x, raw_y in batches_of(loader, labelled=True):
             x, labels = self._read(raw_x, raw_y, first=not self.__sklearn_is_fitted__(), task=task)
             name = self._groups(task, len(x))[0][0]
-            self._steps(x, self._begin(name, labels, known), torch.arange(len(x)), len(x))
+            self._steps(x, self.begin(name, labels, known), torch.arange(len(x)), len(x))
 
     def _learn_groups(self, x: Tensor, labels: NDArray[Any], groups: list[tuple[str, NDArray[np.int64]]]) -> None:
         """Learn task after task, `epochs` times each, or all together if the learner's order is "shuffled"."""
@@ -164,17 +191,17 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.learner_.order == "shuffled" and len(groups) > 1:
             outputs, task = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x), dtype=torch.int64)
             for number, (name, rows) in enumerate(groups):
-                outputs[rows], task[rows] = self._begin(name, labels[rows], None), number
+                outputs[rows], task[rows] = self.begin(name, labels[rows], None), number
             for _ in range(self.epochs):
                 for batch in torch.from_numpy(random.permutation(len(x))).split(self.batch_size):
                     self.learner_.observe(x[batch], outputs[batch], task[batch])
             return
         for name, rows in groups:
-            outputs, own = self._begin(name, labels[rows], None), x[torch.from_numpy(rows)]
+            outputs, own = self.begin(name, labels[rows], None), x[torch.from_numpy(rows)]
             for _ in range(self.epochs):
                 self._steps(own, outputs, torch.from_numpy(random.permutation(len(rows))), self.batch_size)
 
-    def _begin(self, name: str, labels: NDArray[Any], known: NDArray[Any] | None) -> Tensor:
+    def begin(self, name: str, labels: NDArray[Any], known: NDArray[Any] | None = None) -> Tensor:
         """Open the task with a head for all its labels; returns the labels as outputs of the head."""
         if known is not None and len(strangers := np.setdiff1d(labels, known)):
             raise InputError(f"label {strangers.tolist()[0]!r} is not one of `classes`; add it there or leave that out")
@@ -234,10 +261,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _answer(self, X: Any, task: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
         x = self._inputs(X)
-        if tasks.asks_to_infer(task) and len(self.tasks_) > 1:
-            task = self.infer_task(X)
-        elif tasks.asks_to_infer(task):
-            task = None
+        if tasks.asks_to_infer(task):
+            needed = len(self.tasks_) > 1 and self.input_format_.spec.scenario != "class"
+            task = self.infer_task(X) if needed else None
         proba = np.zeros((len(x), len(self.classes_)), dtype=np.float32)
         if task is None and self._one_head():
             scores = torch.cat([self.learner_.predict(piece) for piece in x.split(_AT_ONCE)])
@@ -280,9 +306,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """All attributes, with the learner as tensors and plain values, for copies and other processes."""
-        state: dict[str, Any] = super().__getstate__()
-        learner = state.get("learner_")
-        return {**state, "learner_": learner.state_dict()} if isinstance(learner, Learner) else state
+        state: dict[str, Any] = dict(super().__getstate__())
+        for name in {"learner_", "finder_"} & state.keys():
+            state[name] = state[name].state_dict()
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -290,6 +317,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if saved is not None:
             self.learner_ = self.new_learner()
             self.learner_.load_state_dict(saved)
+        if "finder_" in self.__dict__:
+            found: Any = self.finder_
+            self.finder_ = self.new_finder()
+            self.finder_.load_state_dict(found)
 
     # ---- parameters, inputs and the learner --------------------------------------------------------------------------
     def new_learner(self) -> Learner:
@@ -305,6 +336,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learner.name = entry.name
         learner.engine.advice = "lower the rate"
         return learner
+
+    def new_finder(self) -> FoundTasks:
+        """A new finder of tasks for this estimator's learner, with its parameters."""
+        return FoundTasks(self, build(Detection, dict(self.detection or {}), section="detection"))
 
     def task_classes(self, task: Any) -> NDArray[Any]:
         """The labels of a task in the order of its head's outputs, as an exported model has them."""
@@ -378,3 +413,26 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet: call fit or partial_fit before this method"
             )
+
+
+class FoundTasks(BoundaryFinder):
+    """Finds the tasks of an estimator, whose labels have names."""
+
+    def __init__(self, estimator: ContinualClassifier, detection: Detection) -> None:
+        """For a fitted estimator or one that is being fitted."""
+        super().__init__(estimator.learner_, detection)
+        self._estimator = estimator
+
+    def open(self, task: str, y: Tensor) -> None:
+        """Begin a task, unless it is open and has room for these labels."""
+        self._estimator.begin(task, self._estimator.labels_.named(y))
+
+    def outputs(self, task: str) -> list[int]:
+        """The labels of the outputs of a task's head, as numbers in order of arrival."""
+        book = self._estimator.labels_
+        return super().outputs(task) if book.shared else book.numbers(task)
+
+    def targets(self, task: str, y: Tensor) -> Tensor:
+        """Labels as the learner takes them."""
+        book = self._estimator.labels_
+        return y if book.shared else book.outputs(task, book.named(y))

@@ -48,6 +48,7 @@ def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
     names = getattr(estimator, "feature_names_in_", None)
     tasks = tuple(SavedTask(task, tuple(map(str, labels.classes[labels.columns(task)]))) for task in labels.tasks)
     state = learner.state_dict()
+    found = estimator.finder_.state_dict() if hasattr(estimator, "finder_") else None
     model = Model(learner.name, as_dict(learner.config), estimator.seed_, inputs.spec, tasks, state)
     content = {
         "class": type(estimator).__name__,
@@ -57,8 +58,10 @@ def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
         "labels": labels.as_json(),
         "feature_names": None if names is None else [str(name) for name in names],
         "model": describe_model(model),
+        "boundaries": None if found is None else found["meta"],
     }
     tensors = {f"learner.{name}": t for name, t in state["tensors"].items()}
+    tensors |= {f"boundaries.{name}": t for name, t in (found["tensors"] if found is not None else {}).items()}
     if inputs.origin is not None:
         tensors["origin"] = torch.from_numpy(inputs.origin)
     write(path, Stored(content, tensors))
@@ -85,11 +88,17 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
         if content["feature_names"] is not None:
             estimator.feature_names_in_ = np.array(content["feature_names"], dtype=object)
         estimator.learner_ = estimator.new_learner()
-        own = {name.removeprefix("learner."): t for name, t in tensors.items()}
+        own, recent = (
+            {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            for prefix in ("learner.", "boundaries.")
+        )
         fresh = estimator.learner_.state_dict()["tensors"]["rng"]
         if own["rng"].shape != fresh.shape:  # the generator of another kind of device cannot be continued
             own["rng"] = fresh
         estimator.learner_.load_state_dict({"tensors": own, "meta": model.state["meta"]})
+        if content.get("boundaries") is not None:
+            estimator.finder_ = estimator.new_finder()
+            estimator.finder_.load_state_dict({"tensors": recent, "meta": content["boundaries"]})
     except ScaleClError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:

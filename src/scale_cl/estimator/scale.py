@@ -51,6 +51,7 @@ class ScaleClassifier(ContinualClassifier):
         scenario: str = "task",
         batch_size: int = 10,
         epochs: int = 10,
+        detection: dict[str, object] | None = None,
         standardise: bool | str = "auto",
         layout: Layout = "auto",
         pixel_max: float = 255.0,
@@ -60,7 +61,7 @@ class ScaleClassifier(ContinualClassifier):
     ) -> None:
         self.inner_lr, self.outer_lr, self.memory, self.replay = inner_lr, outer_lr, memory, replay
         self.weight_average, self.settings, self.scenario = weight_average, settings, scenario
-        self.batch_size, self.epochs = batch_size, epochs
+        self.batch_size, self.epochs, self.detection = batch_size, epochs, detection
         self.standardise, self.layout, self.pixel_max = standardise, layout, pixel_max
         self.backbone, self.device, self.random_state = backbone, device, random_state
 

@@ -15,6 +15,7 @@ from scale_cl.errors import InputError, UnknownTaskError
 
 Label = int | float | str | bool
 INFER = "infer"
+AUTO = "auto"
 DEFAULT = "default"
 
 
@@ -43,9 +44,9 @@ class ClassBook:
         """Number of outputs of a task's head."""
         return len(self._of[task])
 
-    def add(self, task: str, values: NDArray[Any]) -> bool:
-        """Add these labels to a task; True if its head is new or grows."""
-        found = np.unique(values)
+    def meet(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Add these labels, whatever their task; returns the different ones, sorted."""
+        found: NDArray[Any] = np.unique(values)
         if len(self.classes) and (_kind(self.classes) != _kind(found)):
             raise InputError(
                 f"labels are {_kind(found)} now and were {_kind(self.classes)} before, such as {self._all[0]!r}; "
@@ -54,6 +55,11 @@ class ClassBook:
         known = set(self._all)
         self._all += [label for label in found.tolist() if label not in known]
         self.classes = np.union1d(self.classes, found) if len(self.classes) else found
+        return found
+
+    def add(self, task: str, values: NDArray[Any]) -> bool:
+        """Add these labels to a task; True if its head is new or grows."""
+        found = self.meet(values)
         own = self._of.get(task)
         new = [label for label in found.tolist() if own is None or label not in own]
         if own is not None and not new:
@@ -61,11 +67,24 @@ class ClassBook:
         self._of[task] = list(self._all) if self.shared else [*(own or []), *new]
         return True
 
-    def outputs(self, task: str, y: NDArray[Any]) -> Tensor:
-        """Labels of a task as outputs of its head, [n] int64; all must have been added."""
-        number = {label: i for i, label in enumerate(self._of[task])}
+    def outputs(self, task: str | None, y: NDArray[Any]) -> Tensor:
+        """Labels as outputs of a task's head, [n] int64; all must have been added.
+
+        Without a task, labels are numbered in order of arrival.
+        """
+        number = {label: i for i, label in enumerate(self._all if task is None else self._of[task])}
         values, inverse = np.unique(y, return_inverse=True)
         return torch.from_numpy(np.array([number[v] for v in values.tolist()], dtype=np.int64)[inverse])
+
+    def numbers(self, task: str) -> list[int]:
+        """The labels of a task's outputs, as numbers in order of arrival."""
+        number = {label: i for i, label in enumerate(self._all)}
+        return [number[label] for label in self._of[task]]
+
+    def named(self, numbers: Tensor) -> NDArray[Any]:
+        """The labels with these numbers in order of arrival."""
+        labels: NDArray[Any] = self.classes[self.all_columns()[numbers.cpu().numpy()]]
+        return labels
 
     def columns(self, task: str) -> NDArray[np.int64]:
         """The index in `classes` of the label of each output of a task's head."""
@@ -152,6 +171,11 @@ def groups_to_predict(task: Any, samples: int, seen: list[str]) -> list[tuple[st
     return groups
 
 
+def asks_to_find(task: Any) -> bool:
+    """Whether `task` is "auto": tasks are found as data arrives."""
+    return isinstance(task, str) and task == AUTO
+
+
 def asks_to_infer(task: Any) -> bool:
     """Whether `task` is "infer": the model finds the task of each sample."""
     return isinstance(task, str) and task == INFER
@@ -161,6 +185,8 @@ def _name(task: Any) -> str:
     name = str(task)
     if name == INFER:
         raise InputError(f"a task cannot be called {INFER!r}: predict(..., task={INFER!r}) has the model find it")
+    if name == AUTO:
+        raise InputError(f"a task cannot be called {AUTO!r}: partial_fit(X, y, task={AUTO!r}) finds tasks itself")
     return name
 
 

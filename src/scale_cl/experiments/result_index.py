@@ -22,8 +22,18 @@ from scale_cl.results import RESULT_NAME, SCHEMA, SEEDS_FOLDER, SeedResult
 ALONE = "alone"  # key in a result's environment: nothing ran beside it, so its times count
 # Defaults, repeated here so that reports need not import torch; a test compares them with the settings.
 _ARRIVAL = {"boundaries": "told", "train_share": 1.0, "schedule": "steps", "blur": 0.0, "width": 0.5}
+_DETECTION = {"detector": "page-hinkley", "sensitivity": 1.0, "signal": "loss", "spacing": 10}
+_READING = {"keep": "auto", "workers": None, "on_error": "stop", "window": None}
 _IMAGES = {"size": None, "channels": 3, "held_out": 0.2}
-STREAM: dict[str, Any] = {"class_order": "default", "part": "continual", "scenario": "default", **_ARRIVAL, **_IMAGES}
+STREAM: dict[str, Any] = {
+    "class_order": "default",
+    "part": "continual",
+    "scenario": "default",
+    **_ARRIVAL,
+    **_DETECTION,
+    **_READING,
+    **_IMAGES,
+}
 # Settings of the section `run` that can change an accuracy; the others only say where and how it is computed.
 _ARITHMETIC = {"threads": 1, "precision": "tf32", "channels_last": True, "deterministic": False}
 RUN: dict[str, Any] = {"batch_size": 10, **_ARITHMETIC}

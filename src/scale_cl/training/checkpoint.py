@@ -11,6 +11,7 @@ done, 120 steps into the next). The JSON has two parts:
                stage, step                  tasks done, and steps made in the next
                matrix, seconds_*            accuracies and time so far
                anytime, prequential         evaluations within tasks and predictions before learning, if there are any
+               boundaries                   those found so far, with what decides on the next; null: none are sought
 
 The JSON is written last and holds the checksum of the tensors and one of itself, so a checkpoint is there whole or not
 at all. When a checkpoint is replaced, the old or the new one is there at every moment: the new tensors have another
@@ -41,6 +42,7 @@ from scale_cl.results import measured_as_dict, measured_from_dict
 from scale_cl.streams import InputSpec, Scenario
 
 SCHEMA = 2
+_FOUND = "boundaries found."  # prefix of tensors that belong to boundaries found
 _NEXT = ".next.safetensors"  # tensors that replace those of an existing checkpoint
 _NAME = re.compile(r"(at-(\d{5,})-(\d{8,}))\.(json|safetensors|next\.safetensors)")
 _LARGEST_JSON = 64 << 20  # bytes
@@ -99,6 +101,7 @@ class Checkpoint:
     seconds_wall: float
     evaluations: tuple[Evaluation, ...] = ()
     predictions: tuple[Predictions, ...] = ()  # the last of which may be unfinished
+    boundaries: State | None = None  # of a `BoundaryFinder`
 
     @property
     def state(self) -> State:
@@ -169,7 +172,9 @@ def keep_only(folder: Path, paths: Sequence[Path]) -> None:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 def write(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint into `folder`, whole or not at all; returns the path of its JSON."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in checkpoint.state["tensors"].items()}
+    found: dict[str, Any] = {**(checkpoint.boundaries or {"tensors": {}, "meta": None})}
+    all_tensors = {**checkpoint.state["tensors"], **{f"{_FOUND}{name}": t for name, t in found["tensors"].items()}}
+    tensors = {name: t.detach().cpu().contiguous() for name, t in all_tensors.items()}
     data = safetensors.torch.save(tensors)
     model, (stage, step) = checkpoint.model, checkpoint.position
     content = {
@@ -191,6 +196,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
             "seconds_eval": checkpoint.seconds_eval,
             "seconds_wall": checkpoint.seconds_wall,
             **measured_as_dict(checkpoint.evaluations, checkpoint.predictions),
+            "boundaries": found["meta"],
         },
     }
     path = folder / f"{name_of(checkpoint.position)}.json"
@@ -259,6 +265,10 @@ def read(path: Path) -> Checkpoint:
         if not path.with_suffix(_NEXT).exists():
             raise
         tensors = _tensors(path.with_suffix(_NEXT), size, digest)  # the writer was killed before it renamed them
+    meta = position.get("boundaries")
+    if meta is not None:
+        own = {name.removeprefix(_FOUND): tensors.pop(name) for name in list(tensors) if name.startswith(_FOUND)}
+        checkpoint = replace(checkpoint, boundaries={"tensors": own, "meta": meta})
     return checkpoint.with_state({"tensors": tensors, "meta": checkpoint.state["meta"]})
 
 

@@ -133,6 +133,7 @@ class Checkpointer:
         with run.on_device():
             run.learner.check_finite()
             state = run.learner.state_dict()
+            found = None if run.finder is None else run.finder.state_dict()
             if run.learner.device.type == "cuda":
                 packed = HostCopy(state["tensors"], next(run.learner.net.parameters()).device)
                 state["tensors"] = {}
@@ -159,6 +160,7 @@ class Checkpointer:
             seconds_wall=time.monotonic() - self._began,
             evaluations=tuple(run.evaluations),
             predictions=(*run.predictions, *([] if run.prequential is None else run.prequential.unfinished())),
+            boundaries=found,
         )
         return _Snapshot(now, packed, ready)
 
@@ -185,6 +187,8 @@ class Checkpointer:
         self._check(path, saved, run)
         with run.on_device():
             run.learner.load_state_dict(saved.state)
+            if run.finder is not None:
+                run.finder.load_state_dict(saved.boundaries or {"tensors": {}, "meta": {}})
         run.stage, run.done = saved.position
         run.matrix = saved.matrix
         run.evaluations, run.predictions = list(saved.evaluations), list(saved.predictions)

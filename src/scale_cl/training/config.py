@@ -17,6 +17,7 @@ import yaml
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import LearnerConfig
 from scale_cl.learners import registry as learners
+from scale_cl.learners.boundaries import Detection
 from scale_cl.learners.presets import DEFAULT_PRESET, check_preset
 from scale_cl.nets.custom_backbone import BACKBONES
 from scale_cl.plugins import is_reference
@@ -32,7 +33,7 @@ _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 
 
 @dataclass(frozen=True)
-class StreamSettings(Settings):
+class StreamSettings(Detection):
     """Which stream, and how much of it."""
 
     name: str = setting(

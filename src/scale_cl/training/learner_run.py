@@ -17,6 +17,7 @@ from torch import Tensor
 from scale_cl.engine import STREAM
 from scale_cl.errors import DataError, StreamError
 from scale_cl.learners import Learner, StepStats
+from scale_cl.learners.boundaries import BoundaryFinder, Detection
 from scale_cl.metrics import Evaluation, Predictions
 from scale_cl.streams import Stream, TaskInfo
 from scale_cl.streams.reading import LazyRows, ReadAhead
@@ -38,9 +39,13 @@ class Stage:
 class LearnerRun:
     """Trains on one task after another and is tested on all tasks so far after each."""
 
-    def __init__(self, learner: Learner, stream: Stream) -> None:
-        """Move the stream to the learner's device."""
+    def __init__(self, learner: Learner, stream: Stream, detection: Detection | None = None) -> None:
+        """Move the stream to the learner's device; `detection` says how boundaries are found, if they are to be."""
         self.learner, self.stream = learner, stream.to(learner.device)
+        self.finder: BoundaryFinder | None = None  # begins tasks where the data changes
+        if stream.boundaries == "detect":
+            classes = max(len(task.classes) for task in stream.tasks) if stream.scenario == "domain" else 1
+            self.finder = BoundaryFinder(learner, detection, classes=classes)
         self.matrix: list[list[float | None]] = [[None] * len(stream) for _ in stream.tasks]
         self.stage = 0  # completed stages
         self.done = 0  # steps done in the current stage
@@ -77,6 +82,8 @@ class LearnerRun:
         self.samples = self.stream.arrival(self.stage, self.learner.device)
 
     def _begin_tasks(self) -> None:
+        if self.finder is not None:
+            return
         info = self.stream.tasks[self.stage].info
         self.learner.begin_task(TaskInfo(STREAM, info.classes) if self.stream.boundaries == "hidden" else info)
 
@@ -103,12 +110,15 @@ class LearnerRun:
                     mixed = self.learner.engine.predict_mixed
                     scores = predicted(self.learner, self.stream, x, self.stage) if task is None else mixed(x, task)
                 self.prequential.take(self.steps + 1, scores, y)
-        return self.learner.observe(x, y, task)
+        if task is not None:
+            return self.learner.observe(x, y, task)
+        return (self.finder or self.learner).observe(x, y)
 
     def end(self) -> None:
-        """End the task of the current stage, if the learner is told."""
+        """End the task of the current stage, if the learner is told; a task that was found ends with the stream."""
+        last = self.stage + 1 == len(self.stages)
         with self.on_device():
-            if self.stream.boundaries != "hidden":
+            if self.stream.boundaries == "told" or (self.finder is not None and last):
                 self.learner.end_task()
         self.flush_losses()
 
@@ -209,9 +219,9 @@ class JointRun(LearnerRun):
         return self.stream.arrays.x_train[rows], self.stream.train_labels[rows], self._task[numbers]
 
 
-def learner_run(learner: Learner, stream: Stream) -> LearnerRun:
+def learner_run(learner: Learner, stream: Stream, detection: Detection | None = None) -> LearnerRun:
     """The run of a learner in the order of samples that it declares."""
-    return (JointRun if learner.order == "shuffled" else LearnerRun)(learner, stream)
+    return JointRun(learner, stream) if learner.order == "shuffled" else LearnerRun(learner, stream, detection)
 
 
 # ---- evaluation ------------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ import torch
 from scale_cl import metrics
 from scale_cl.errors import ConfigError, StreamError
 from scale_cl.learners import Learner
+from scale_cl.learners.boundaries import Detection
 from scale_cl.metrics import Evaluation
-from scale_cl.results import SeedResult
+from scale_cl.results import FoundBoundaries, SeedResult
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.streams.reading import LazyRows
@@ -61,6 +62,7 @@ def train(
     prequential: bool = False,
     config: Mapping[str, Any] | None = None,
     checkpointer: Checkpointer | None = None,
+    detection: Detection | None = None,
 ) -> SeedResult:
     """Train `learner` on `stream` once and test it after every task; for the arguments see `train_many`."""
     return train_many(
@@ -74,6 +76,7 @@ def train(
         prequential=prequential,
         config=config,
         checkpointer=checkpointer,
+        detection=detection,
     )[0]
 
 
@@ -89,6 +92,7 @@ def train_many(
     prequential: bool = False,
     config: Mapping[str, Any] | None = None,
     checkpointer: Checkpointer | None = None,
+    detection: Detection | None = None,
 ) -> list[SeedResult]:
     """Train each learner on its own stream, side by side: several seeds of one method, or several settings of it.
 
@@ -106,11 +110,12 @@ def train_many(
         prequential: predict each batch before it is learnt, and count the correct predictions.
         config: what the results record as their config; by default the learner's settings.
         checkpointer: writes checkpoints, and restores each learner from its newest one if it is to resume.
+        detection: how task boundaries are found, on streams whose `boundaries` are "detect".
     """
     _check(learners, streams, batch_size)
     tell = on_event or events.ignore
     epochs = learners[0].epochs
-    runs = [learner_run(learner, stream) for learner, stream in zip(learners, streams, strict=True)]
+    runs = [learner_run(learner, stream, detection) for learner, stream in zip(learners, streams, strict=True)]
     first = runs[0].stream
     batches = [-(-stage.samples // batch_size) for stage in runs[0].stages]  # per epoch
     if checkpointer is not None:
@@ -151,9 +156,17 @@ def train_many(
             after=run.learner.after or None,
             evaluations=tuple(run.evaluations),
             predictions=tuple(run.predictions),
+            boundaries=_boundaries(run, batches),
         )
         for run in runs
     ]
+
+
+def _boundaries(run: LearnerRun, batches: Sequence[int]) -> FoundBoundaries | None:
+    """The boundaries that were found, and the first batch of each task but the first."""
+    if run.finder is None:
+        return None
+    return FoundBoundaries(tuple(run.finder.found), tuple(1 + sum(batches[:k]) for k in range(1, len(batches))))
 
 
 def _train_stages(
@@ -315,6 +328,13 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
     if len({learner.epochs for learner in learners}) > 1:
         raise ConfigError("learners that run side by side must have the same number of epochs")
     for learner, stream in zip(learners, streams, strict=True):
+        if stream.boundaries == "detect" and stream.scenario == "task":
+            raise StreamError(
+                f"boundaries of {stream.name} cannot be found: the tasks use the same labels for different classes; "
+                "take scenario class or domain"
+            )
+        if stream.boundaries == "detect" and (learner.order != "tasks" or learner.epochs > 1):
+            raise ConfigError(f"boundaries are found in a single pass over the stream; {learner.name} makes several")
         if learner.spec != stream.spec:
             raise StreamError(f"the learner was made for {learner.spec}, but stream {stream.name!r} has {stream.spec}")
 

@@ -223,6 +223,7 @@ def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
         prequential=config.run.prequential,
         config=config.as_dict(),
         checkpointer=job.checkpointer(),
+        detection=config.stream,
     )
     if job.on_trained is not None:
         for learner, track in zip(learners, tracks, strict=True):

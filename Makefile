@@ -68,5 +68,5 @@ $(INSTALLED): pyproject.toml
 
 # What the tests need beside the package: the tools, and every extra, because each is tested against the real thing.
 $(EQUIPPED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet torch==$(TORCH) -e '.[dev,docs,ray,mlflow,tensorboard,wandb,onnx,avalanche]'
+	$(BIN)/python -m pip install --quiet torch==$(TORCH) -e '.[dev,docs,ray,mlflow,tensorboard,wandb,onnx,avalanche,drift]'
 	@touch $@

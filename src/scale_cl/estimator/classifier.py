@@ -19,7 +19,7 @@ from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 from scale_cl.estimator import model_file, tasks
 from scale_cl.estimator.samples import InputFormat, batches_of, is_loader, read_inputs, read_labels
 from scale_cl.learners import Learner, registry
-from scale_cl.learners.boundaries import BoundaryFinder, Detection
+from scale_cl.learners.boundaries import Detection
 from scale_cl.learners.presets import USER_FEATURES, USER_IMAGES
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.settings import build
@@ -81,7 +81,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     labels_: tasks.ClassBook
     input_format_: InputFormat
     seed_: int
-    finder_: FoundTasks
+    finder_: tasks.FoundTasks
 
     def __init__(
         self,
@@ -337,9 +337,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learner.engine.advice = "lower the rate"
         return learner
 
-    def new_finder(self) -> FoundTasks:
+    def new_finder(self) -> tasks.FoundTasks:
         """A new finder of tasks for this estimator's learner, with its parameters."""
-        return FoundTasks(self, build(Detection, dict(self.detection or {}), section="detection"))
+        return tasks.FoundTasks(self, build(Detection, dict(self.detection or {}), section="detection"))
 
     def task_classes(self, task: Any) -> NDArray[Any]:
         """The labels of a task in the order of its head's outputs, as an exported model has them."""
@@ -413,26 +413,3 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(
                 f"This {type(self).__name__} instance is not fitted yet: call fit or partial_fit before this method"
             )
-
-
-class FoundTasks(BoundaryFinder):
-    """Finds the tasks of an estimator, whose labels have names."""
-
-    def __init__(self, estimator: ContinualClassifier, detection: Detection) -> None:
-        """For a fitted estimator or one that is being fitted."""
-        super().__init__(estimator.learner_, detection)
-        self._estimator = estimator
-
-    def open(self, task: str, y: Tensor) -> None:
-        """Begin a task, unless it is open and has room for these labels."""
-        self._estimator.begin(task, self._estimator.labels_.named(y))
-
-    def outputs(self, task: str) -> list[int]:
-        """The labels of the outputs of a task's head, as numbers in order of arrival."""
-        book = self._estimator.labels_
-        return super().outputs(task) if book.shared else book.numbers(task)
-
-    def targets(self, task: str, y: Tensor) -> Tensor:
-        """Labels as the learner takes them."""
-        book = self._estimator.labels_
-        return y if book.shared else book.outputs(task, book.named(y))

@@ -1,9 +1,9 @@
-"""Tasks of an estimator: the labels of each task's head and the `task` argument."""
+"""Tasks of an estimator: the labels of each task's head, tasks that are found, and the `task` argument."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,6 +12,10 @@ from torch import Tensor
 
 from scale_cl.engine import STREAM
 from scale_cl.errors import InputError, UnknownTaskError
+from scale_cl.learners.boundaries import BoundaryFinder, Detection
+
+if TYPE_CHECKING:
+    from scale_cl.estimator.classifier import ContinualClassifier
 
 Label = int | float | str | bool
 INFER = "infer"
@@ -123,6 +127,29 @@ def _label(value: object) -> Label:
     if not isinstance(value, Label):
         raise TypeError(f"{value!r} is not a label")
     return value
+
+
+class FoundTasks(BoundaryFinder):
+    """Finds the tasks of an estimator, whose labels have names."""
+
+    def __init__(self, estimator: ContinualClassifier, detection: Detection) -> None:
+        """For a fitted estimator or one that is being fitted."""
+        super().__init__(estimator.learner_, detection)
+        self._estimator = estimator
+
+    def open(self, task: str, y: Tensor) -> None:
+        """Begin a task, unless it is open and has room for these labels."""
+        self._estimator.begin(task, self._estimator.labels_.named(y))
+
+    def outputs(self, task: str) -> list[int]:
+        """The labels of the outputs of a task's head, as numbers in order of arrival."""
+        book = self._estimator.labels_
+        return super().outputs(task) if book.shared else book.numbers(task)
+
+    def targets(self, task: str, y: Tensor) -> Tensor:
+        """Labels as the learner takes them."""
+        book = self._estimator.labels_
+        return y if book.shared else book.outputs(task, book.named(y))
 
 
 # ---- the argument `task`: None, one name for all samples, or one per sample ------------------------------------------

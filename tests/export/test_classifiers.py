@@ -79,7 +79,7 @@ def test_labels_keep_their_kind(tmp_path: Path) -> None:
     for kind, wanted in ((int, [0, 1]), (bool, [False, True])):
         model = ContinualClassifier("er", epochs=1).fit(x, y.astype(int).astype(kind))
         assert to_torch_export(model, tmp_path / "a.pt2", force=True).classes == tuple(wanted)
-        assert [type(label) for label in model.task_classes("default").tolist()] == [kind, kind]
+        assert [type(label) for label in model.task_classes("stream").tolist()] == [kind, kind]
 
 
 def test_the_example_of_the_docstring_gives_what_it_says() -> None:

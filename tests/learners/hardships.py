@@ -72,7 +72,8 @@ def leaves_the_host_alone(make: Maker, spec: InputSpec) -> None:
     learner = teach(as_on_a_gpu(make(spec)), tasks=2, n=5)
     learner.begin_task(TaskInfo("open", 3))
     x, y = batch(spec, 5)
-    learner.observe(x, y)
+    for _ in range(2):  # then the slots are full, and draws keep their size
+        learner.observe(x, y)
     with _NoHostWork():  # type: ignore[no-untyped-call]
         learner.engine.step((5, True), x, y)
 

@@ -17,7 +17,12 @@ COLOUR = InputSpec((3, 17, 17), 255.0, "task")
 
 
 L = TypeVar("L", bound=Learner)
-QUICK = {"width": 8, "forgetting_steps": 1, "anchor_steps": 1}  # small columns, and anchors that are hardly optimised
+QUICK = {
+    "width": 8,
+    "projection": 8,
+    "forgetting_steps": 1,
+    "anchor_steps": 1,
+}  # small columns, and anchors that are hardly optimised
 
 
 def quick(name: str) -> dict[str, int]:

@@ -51,7 +51,7 @@ def headless() -> SmallNet:
     return net
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", [name for name in registry.names() if name != "slda"])  # it leaves the backbone alone
 def test_every_learner_trains_a_module_with_batch_norms(name: str) -> None:
     module = headless()
     before = copy.deepcopy(module.state_dict())

@@ -55,8 +55,8 @@ class Guard:
     def watch(self, tensors: Sequence[Tensor]) -> None:
         """Look after these tensors, finite now; each must be dense in memory, as parameters are."""
         before = [(t.data_ptr(), len(t)) for t in self._live]
-        kind = next((t.dtype for t in tensors if t.is_floating_point()), None)
-        self._live = [t.detach().as_strided((t.numel(),), (1,)) for t in tensors if t.dtype == kind and _whole(t)]
+        watched = [t for t in tensors if t.is_floating_point() and _whole(t)]
+        self._live = [t.detach().as_strided((t.numel(),), (1,)) for t in watched]
         if [(t.data_ptr(), len(t)) for t in self._live] != before:
             self._good = torch.cat(self._live) if self._live else self._good
         if self._live:

@@ -51,6 +51,7 @@ class Gdumb(ReplayLearner):
     def update(self, batch: Batch) -> None:
         """Offer the batch to the memory."""
         self.memory.write(batch)
+        self.log(stored=self.memory.stored.float().mean())
 
     def task_ended(self, task: int) -> None:
         """Train a new network on what is stored, with a rate that falls along a cosine."""

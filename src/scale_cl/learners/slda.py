@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
-from scale_cl.learners.learner import Learner, StepSize
+from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.settings import setting
 
 _NEVER = -1e9  # bias of a class without a sample
@@ -32,6 +32,7 @@ class Slda(Learner):
     """The class whose Gaussian, with the common covariance, gives a sample the highest density."""
 
     config_class = SldaConfig
+    traits = Traits(history_in_training=True)
     config: SldaConfig
 
     def build(self, engine: Engine) -> None:
@@ -49,6 +50,7 @@ class Slda(Learner):
         z = self.engine.evaluated(batch.x, batch.task).features.double()
         mean, count = (t.flatten(0, 1) for t in self.seen.tensors)  # [heads * classes, ...]
         first = 0 if self.net.heads.shared else batch.task * self.seen.tensors[1].shape[1]
+        self.log(distance=(z - mean[first + batch.y]).square().mean())
         for one, y in zip(z, (first + batch.y).split(1), strict=True):
             self.take(one, y, mean, count)
         self.set_heads()

@@ -135,6 +135,7 @@ class TaskSlots(StoredRows):
     def clear(self) -> None:
         """Keep no sample any more: for a method whose samples do not outlive their task. No task may be open."""
         self.free(self.stored.nonzero().flatten())
+        self.x.zero_()
         self.seen, self._class_counts = [0] * len(self.seen), {}
         self._count()
 

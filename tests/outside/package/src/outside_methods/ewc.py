@@ -32,6 +32,7 @@ class Ewc(Learner):
     """Online EWC: a quadratic penalty holds the weights that mattered for earlier tasks."""
 
     config_class = EwcConfig
+    needs_boundaries = True
     config: EwcConfig
     traits = Traits(history_in_training=True)
     after = "er"

@@ -109,6 +109,7 @@ class Pnn(Learner):
     """Progressive networks: a column per task, reading the earlier ones, which stay as they are."""
 
     config_class = PnnConfig
+    needs_boundaries = True
     config: PnnConfig
     traits = Traits(task_specific_parameters=True, history_in_testing=True)
 

@@ -20,7 +20,13 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(en
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 USED_BY_TESTS_ONLY = ("dev", "docs")
-DISTRIBUTIONS = {"PIL": "pillow", "avalanche": "avalanche-lib", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "avalanche": "avalanche-lib",
+    "sklearn": "scikit-learn",
+    "xdist": "pytest-xdist",
+    "yaml": "pyyaml",
+}
 TOOLS = {  # run, not imported: by make, pytest, mypy or mkdocs
     *("build", "import-linter", "mypy", "pandas-stubs", "pytest-cov", "pytest-xdist", "ruff", "setuptools"),
     *("types-pyyaml", "mkdocs-material", "mkdocstrings"),

@@ -56,7 +56,7 @@ def recorded(learner: Learner) -> bool:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("capture", [True, False], ids=["recorded", "eager"])
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "gdumb"])  # its step learns nothing
 def test_a_sample_that_is_not_finite_ends_training_in_time_and_leaves_what_was_learned(
     name: str, capture: bool, device: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_sample_that_is_not_finite_ends_training_in_time_and_leaves_what_was_l
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("capture", [True, False], ids=["recorded", "eager"])
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "gdumb"])  # its step learns nothing
 def test_a_skipped_step_has_no_effect_and_those_after_it_have(
     name: str, capture: bool, device: str, caplog: pytest.LogCaptureFixture
 ) -> None:

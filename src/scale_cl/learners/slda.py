@@ -41,8 +41,8 @@ class Slda(Learner):
         heads = self.network.module.heads
         self.heads = engine.weights(lambda: {"weight": heads.weight.data, "bias": heads.bias.data})
         self.seen = engine.like("seen", self.heads, changes="step")  # mean and number of samples of each class
-        eye = torch.eye(heads.width, dtype=torch.float64)
-        self.inverse = engine.tensor("inverse", eye / self.config.ridge, changes="step")  # of the scatter matrix
+        inverse = torch.zeros(heads.width, heads.width, dtype=torch.float64).fill_diagonal_(1 / self.config.ridge)
+        self.inverse = engine.tensor("inverse", inverse, changes="step")  # of the scatter matrix
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
@@ -74,5 +74,5 @@ class Slda(Learner):
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
-        """A forward without gradients."""
-        return StepSize(batch, 1, copies=0)
+        """A forward without gradients; the inverse is float64 and has a copy while it changes."""
+        return StepSize(batch, 1, copies=4)

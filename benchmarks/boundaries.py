@@ -46,10 +46,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--learners", default="scale,er,ctn,gem")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--detectors", default="page-hinkley/loss,page-hinkley/features")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    made = [streams.load("digits", seed=seed) for seed in range(chosen.seeds)]
+    made = [streams.load("digits", seed=seed) for seed in range(chosen.first, chosen.first + chosen.seeds)]
     for name in chosen.learners.split(","):
         base = [told(name, stream) for stream in made]
         for kind in chosen.detectors.split(","):

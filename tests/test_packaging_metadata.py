@@ -28,7 +28,7 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 TOOLS = {  # run, not imported: by make, pytest, mypy or mkdocs
-    *("build", "import-linter", "mypy", "pandas-stubs", "pytest-cov", "pytest-xdist", "ruff", "setuptools"),
+    *("build", "import-linter", "mypy", "pandas-stubs", "pytest-cov", "ruff", "setuptools"),
     *("types-pyyaml", "mkdocs-material", "mkdocstrings"),
 }
 INDIRECT = {"torchvision"}  # avalanche-lib brings it

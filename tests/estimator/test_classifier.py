@@ -112,6 +112,7 @@ def test_one_head_for_all_classes_needs_no_task_to_predict(name: str) -> None:
     assert model.predict_proba(blobs(FIRST, seed=1)[0]).shape == (120, len(FIRST) + len(SECOND))
     scores = [model.score(*blobs(labels, seed=seed)) for labels, seed in ((FIRST, 1), (SECOND, 2))]
     assert min(scores) > 0.6
+    assert set(model.predict(blobs(SECOND, seed=2)[0], task="trees")) <= {*SECOND, *(FIRST if name == "er" else ())}
 
 
 def test_tasks_may_be_given_per_row() -> None:

@@ -272,8 +272,17 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name, rows in tasks.groups_to_predict(task, len(x), self.tasks_):
             pieces = x[torch.from_numpy(rows)].split(_AT_ONCE)
             logits = torch.cat([self.learner_.predict(piece, name) for piece in pieces])
-            proba[np.ix_(rows, self.labels_.columns(name))] = logits.softmax(1).cpu().numpy()
+            proba[np.ix_(rows, self._columns(name))] = logits.softmax(1).cpu().numpy()
         return self.classes_[proba.argmax(1)], proba
+
+    def _columns(self, task: str) -> NDArray[np.int64]:
+        """The index in `classes_` of the label of each output of a task's head."""
+        engine = self.learner_.engine
+        if not engine.translates:
+            return self.labels_.columns(task)
+        number = engine.numbers[task]
+        own = [label for label, owner in enumerate(engine.labels.owners) if owner == number]
+        return self.labels_.all_columns()[own]
 
     def _one_head(self) -> bool:
         """Whether a prediction needs no task."""

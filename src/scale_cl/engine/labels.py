@@ -47,6 +47,10 @@ class LabelMap:
             count[owner] = outputs[-1] + 1
         self._table[:, : len(self.owners)] = torch.tensor([self.owners, outputs], dtype=torch.int64)
 
+    def of(self, task: int) -> list[int]:
+        """The labels of a task, in the order of its head's outputs."""
+        return [label for label, owner in enumerate(self.owners) if owner == task]
+
     def translated(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Tasks and outputs of labels: device work only."""
         task, output = self._table[:, y].unbind()

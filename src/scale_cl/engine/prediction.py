@@ -124,9 +124,8 @@ class Predictor(Builder):
             return self.owned.network.predicting({**self.average, **self.statistics})
 
     def _number_of(self, task: str | None) -> int:
-        seen = ", ".join(map(repr, self.numbers)) or "none"
-        if not self.numbers:
-            raise UnknownTaskError("nothing was learnt yet: observe at least one batch before a prediction")
+        self._require_learnt()
+        seen = ", ".join(map(repr, self.numbers))
         if task is None and (len(self.numbers) == 1 or not self.task_matters):
             return max(range(len(self.classes)), key=self.classes.__getitem__)
         if task is None:
@@ -134,6 +133,10 @@ class Predictor(Builder):
         if task not in self.numbers:
             raise UnknownTaskError(f"task {task!r} was never seen; tasks seen: {seen}")
         return self.numbers[task]
+
+    def _require_learnt(self) -> None:
+        if not self.numbers:
+            raise UnknownTaskError("nothing was learnt yet: observe at least one batch before a prediction")
 
     # ---- batch-norm statistics within a task -------------------------------------------------------------------------
 
@@ -168,8 +171,7 @@ class Predictor(Builder):
     def joint_scores(self, x: Tensor) -> Tensor:
         """Scores [B, T, C] of each pair of task and class, comparable by a softmax over all pairs."""
         check_inputs(x, self.spec)
-        if not self.numbers:
-            raise UnknownTaskError("nothing was learnt yet: observe at least one batch before a prediction")
+        self._require_learnt()
         known = self._calibration()
         x = x.to(self.device)
         return _joint(self._evidence(x, self._by_task(x), known, apart=False), known)

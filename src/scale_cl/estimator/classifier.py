@@ -280,9 +280,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         engine = self.learner_.engine
         if not engine.translates:
             return self.labels_.columns(task)
-        number = engine.numbers[task]
-        own = [label for label, owner in enumerate(engine.labels.owners) if owner == number]
-        return self.labels_.all_columns()[own]
+        return self.labels_.all_columns()[engine.labels.of(engine.numbers[task])]
 
     def _one_head(self) -> bool:
         """Whether a prediction needs no task."""

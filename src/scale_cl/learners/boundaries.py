@@ -97,7 +97,7 @@ class BoundaryFinder:
         """The labels of the outputs of a task's head."""
         engine, number = self.learner.engine, self.learner.engine.numbers[task]
         if engine.translates:
-            return [label for label, owner in enumerate(engine.labels.owners) if owner == number]
+            return engine.labels.of(number)
         return list(range(engine.classes[number]))
 
     def targets(self, task: str, y: Tensor) -> Tensor:

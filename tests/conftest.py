@@ -15,8 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the s
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("scale-cl", deadline=None)
-hypothesis.settings.load_profile("scale-cl")
+# The same examples in every run, so that a change is judged by itself; HYPOTHESIS_PROFILE=random looks for new ones.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 TOGETHER = (  # tests that share something slow to start or to make: one worker runs all of a line

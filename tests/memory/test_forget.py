@@ -16,7 +16,7 @@ from tests.memory.test_budgets import PAIRS, check, end_task, every_pair, stored
 
 @given(
     st.sampled_from(PAIRS),
-    st.integers(4, 12),
+    st.integers(6, 12),  # a slot for each of the two classes of three tasks
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20), st.integers(0, 2**12 - 1)), min_size=1, max_size=6),
     st.booleans(),
     st.booleans(),

@@ -6,6 +6,10 @@ from __future__ import annotations
 class ScaleClError(Exception):
     """Base of everything this package raises on purpose; the command line prints it and exits with 2."""
 
+    def __str__(self) -> str:
+        """The message as one line; what a terminal cannot show, or would obey, is escaped."""
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
+
 
 class ConfigError(ScaleClError, ValueError):
     """A setting is unknown, of the wrong type or out of range."""

@@ -72,7 +72,7 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
     stored = read(path)
     content, tensors = stored.content, dict(stored.tensors)
     if content.get("class") != cls.__name__:
-        raise CheckpointError(f"{os.fspath(path)} was written by {content.get('class')}: load it with that class")
+        raise CheckpointError(f"{os.fspath(path)} was written by {content.get('class')!r}: load it with that class")
     if content.get("own_backbone") and backbone is None:
         raise ConfigError(f"{os.fspath(path)} was trained with a backbone of its own: give it again, backbone=...")
     _check_learner(os.fspath(path), content.get("own_learner"), learner)

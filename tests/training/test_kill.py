@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -10,24 +13,26 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl import results
+from scale_cl import files, results
+from scale_cl.learners import registry
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import found
+from tests.fuzzing.fuzzing import RECORDS
 from tests.learners.sameness import content
 from tests.training.child import Child
 
-# what is run, and the longest time until a kill
-RUNS = {
-    "scale": (["--learner", "scale", "--tasks", "3"], 1.5),
-    "ctn": (["--learner", "ctn", "--tasks", "2"], 2.5),
-    "gem": (["--learner", "gem", "--tasks", "3"], 1.0),
-    "resnet": (
-        ["--learner", "scale", "--tasks", "2", "--set", "backbone=resnet18", "--set", "run.batch_size=50"],
-        2.0,
-    ),
-    "processes": (["--learner", "scale", "--tasks", "2", "--seeds", "2", "--set", "run.processes=2"], 4.0),
+RUNS = {  # beside one of each learner
+    "resnet": ["--learner", "scale", "--tasks", "2", "--set", "backbone=resnet18", "--set", "run.batch_size=50"],
+    "processes": ["--learner", "scale", "--tasks", "2", "--seeds", "2", "--set", "run.processes=2"],
 }
+SHORT = ["--tasks", "2", "--set", "stream.train_share=0.3"]
 COMMON = ["-q", "--set", "run.checkpoint_every=7", "--set", "run.keep_state=true"]
+LEAST = 50  # kills per learner in `make soak`
+
+
+def command(name: str, out: Path) -> list[str | Path]:
+    """The command of a run."""
+    return ["run", *RUNS.get(name, ["--learner", name, *SHORT]), *COMMON, "--out", out]
 
 
 def finish(folder: Path, *arguments: str | Path) -> None:
@@ -54,13 +59,12 @@ def assert_same(one: tuple[list[Any], dict[str, Any]], other: tuple[list[Any], d
         assert same, name
 
 
-def killed_and_resumed(name: str, folder: Path, draw: random.Random, kills: int) -> tuple[Path, int]:
+def killed_and_resumed(name: str, folder: Path, draw: random.Random, kills: int, longest: float) -> tuple[Path, int]:
     """Kill a run so many times, at random moments after its directory exists, then let it finish."""
-    arguments, longest = RUNS[name]
     out, survived = folder / "o", 0
-    command: list[str | Path] = ["run", *arguments, *COMMON, "--out", out]
+    words = command(name, out)
     for _ in range(kills):
-        child = Child(folder, *command)
+        child = Child(folder, *words)
         child.wait_for(out / "run.json")
         time.sleep(draw.uniform(0, longest))
         if child.alive:
@@ -68,7 +72,7 @@ def killed_and_resumed(name: str, folder: Path, draw: random.Random, kills: int)
         child.kill()
         if (out / "result.json").exists() and not (out / "run.json").exists():
             break
-        command = ["resume", "-q", out]
+        words = ["resume", "-q", out]
     if (out / "run.json").exists():
         finish(folder, "resume", "-q", out)
     return out, survived
@@ -77,17 +81,18 @@ def killed_and_resumed(name: str, folder: Path, draw: random.Random, kills: int)
 def soak(name: str, folder: Path, kills: int, seed: int) -> int:
     """Runs, each killed up to four times, until so many kills came in time; how many did."""
     draw, survived, number = random.Random(seed), 0, 0
-    (folder / "straight").mkdir()
-    finish(folder / "straight", "run", *RUNS[name][0], *COMMON, "--out", folder / "straight" / "o")
-    wanted = end(folder / "straight" / "o")
+    begun = time.monotonic()
+    finish(folder, *command(name, folder / "straight"))
+    longest, wanted = time.monotonic() - begun, end(folder / "straight")
     while survived < kills:
         number += 1
         here = folder / str(number)
         here.mkdir()
-        out, more = killed_and_resumed(name, here, draw, min(4, kills - survived))
+        out, more = killed_and_resumed(name, here, draw, min(4, kills - survived), longest)
         assert_same(end(out), wanted)
         survived += more
         assert number < 10 * kills, "it ends before it is killed"
+        shutil.rmtree(here)
     return survived
 
 
@@ -97,9 +102,12 @@ def test_a_killed_run_is_resumed_to_the_bit(name: str, kills: int, tmp_path: Pat
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("name", "kills"), [("scale", 70), ("ctn", 40), ("gem", 50), ("resnet", 30), ("processes", 10)]
-)
-def test_runs_survive_hundreds_of_kills(name: str, kills: int, tmp_path: Path) -> None:
-    seed = int(time.time())
-    print(f"{name}: {soak(name, tmp_path, kills, seed)} kills survived, seed {seed}")
+@pytest.mark.parametrize("name", [*registry.names(), *RUNS])
+def test_runs_survive_dozens_of_kills(name: str, tmp_path: Path) -> None:
+    """The number of kills is recorded in `.soak/`: a soak that was stopped goes on with the learners that are left."""
+    record = RECORDS / f"kills-{name}.json"
+    survived = json.loads(record.read_text())["survived"] if record.exists() else 0
+    while survived < LEAST:
+        survived += soak(name, Path(tempfile.mkdtemp(dir=tmp_path)), 10, seed := int(time.time()))
+        files.write_json(record, {"survived": survived})
+        print(f"{name}: {survived} kills survived, the last seed is {seed}")

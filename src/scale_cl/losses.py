@@ -48,6 +48,13 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p.masked_fill(log_p == NO_CLASS, 0.0)).sum(1).mean()
 
 
+def squared_distance(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean over samples of the mean squared distance of those logits [B, C] that exist; the others are -inf."""
+    exists = logits > NO_CLASS
+    squares = F.mse_loss(torch.where(exists, logits, 0.0), torch.where(exists, target, 0.0), reduction="none")
+    return (squares.sum(1) / exists.sum(1).clamp(min=1)).mean()
+
+
 def distillation(logits: Tensor, target: Tensor, exists: Tensor | None, temperature: float) -> Tensor:
     """Divergence KL(target || logits) of the outputs softened at `temperature`, times temperature squared.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl.cuda_graphs import HostLog, RecordedFunction
+from scale_cl.engine.extras import Extras
 from scale_cl.engine.labels import LabelMap
 from scale_cl.engine.network import Network, Statistics
 from scale_cl.engine.owned import Owned
@@ -18,7 +19,6 @@ from scale_cl.engine.replay import Batch, ReplayMemory, Samples
 from scale_cl.engine.settings import Compute, LearnerConfig, StepStats
 from scale_cl.engine.weights import Changes, Weights, WeightState
 from scale_cl.errors import ConfigError, ScaleClError
-from scale_cl.losses import entropy
 from scale_cl.memory import Budget, PolicyName
 from scale_cl.nets import Backbone, ContinualNet, Heads, Inputs, Outputs, ParameterGenerator
 from scale_cl.nets.custom_backbone import BackboneLike, make_backbone
@@ -62,7 +62,6 @@ class Builder:
         self.stats: StepStats = {}  # loss terms of the current step
         self.host = HostLog()
         self.owned = Owned()
-        self._outputs: list[Tensor] = []  # logits since the last gradient, if their entropy counts
         self.measurements: list[tuple[ReplayMemory, RecordedFunction]] = []  # of batch-norm statistics, at task end
         self.statistics: Mapping[str, Tensor] = {}  # batch-norm buffers for the prediction that is being made
         self.recorded: list[RecordedFunction] = []
@@ -119,10 +118,8 @@ class Builder:
         finish_compiling()
         network = self.owned.network = Network(module, statistics=statistics, twice=twice)
         self.owned.weights += [network.base] if film is None else [network.base, film.weights]
-        if self.config.weight_average > 0:
-            network.base.moved = self._update_average
-        if self.config.entropy > 0:
-            network.trained_on, network.base.extra = self._outputs.append, self._less_entropy
+        moves = self.tensor("average_moves", torch.zeros(()), changes="step") if self.config.average_warmup else None
+        Extras(self.config, network, average=lambda: self.owned.average, moves=moves, log=self.log)
         return network
 
     def inputs(self) -> Inputs:
@@ -300,22 +297,6 @@ class Builder:
         """Report loss terms of this step; a term that is not finite marks the step as diverged."""
         for name, value in terms.items():
             self.stats[name] = value.detach()
-
-    @torch.no_grad()
-    def _update_average(self, base: Sequence[Tensor]) -> None:
-        """After every move of the base weights: the average follows."""
-        if self.owned.average is not None:
-            torch._foreach_lerp_(self.owned.average.tensors, list(base), 1 - self.config.weight_average)
-
-    def _less_entropy(self, loss: Tensor) -> Tensor:
-        """CPR: `loss`, less the weighted mean entropy of the outputs that it was computed from."""
-        terms = [entropy(logits) for logits in self._outputs if logits.requires_grad]
-        self._outputs.clear()
-        if not terms:
-            return loss
-        total = torch.stack(terms).sum()
-        self.log({"entropy": total})
-        return loss - self.config.entropy * total
 
     def _measure_norms(self, memory: ReplayMemory, rows: Tensor, share: Tensor) -> dict[str, Tensor]:
         assert self.owned.network is not None

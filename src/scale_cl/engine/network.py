@@ -34,7 +34,7 @@ class Network:
         self.module, self._statistics, self._twice = module, statistics, twice
         self.base = Weights(module.base_parameters)
         self._apart: dict[str, Tensor] = {}  # statistics for predictions within a task; always the same tensors
-        self.trained_on: Callable[[Tensor], None] | None = None  # called with the logits of each forward to train on
+        self.trained_on: Callable[[Samples, Outputs], None] | None = None  # called after each forward to train on
 
     def __call__(
         self,
@@ -64,7 +64,7 @@ class Network:
                 functional_call(self.module, other, inputs, keywords) if other else self.module(*inputs, **keywords)
             )
         if self.trained_on is not None and wrt is None and not keep_statistics:
-            self.trained_on(out.logits)
+            self.trained_on(samples, out)
         return out
 
     def evaluated(self, x: Tensor, task: Tensor, weights: Mapping[str, Tensor]) -> Outputs:

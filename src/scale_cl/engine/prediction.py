@@ -65,7 +65,8 @@ class Predictor(Builder):
         self.steps = 0
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
-        self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})
+        self._flips = self.config.average_flips and len(self.spec.shape) == 3
+        self._prediction = self.record(lambda x, task: {"scores": self._method_scores(x, task.expand(len(x)))})
         self._all_tasks = self.record(lambda x, tasks: self._seen_by_tasks(x, tasks)._asdict())
         self._measurement = self.record(self._measure_apart)
         self._measured = -1  # after how many steps batch-norm statistics were measured for predictions within a task
@@ -107,6 +108,11 @@ class Predictor(Builder):
         x = x.to(self.device, non_blocking=True)
         with torch.no_grad(), self.autocast(), self.statistics_in_use():
             return self._prediction((len(x), task.dim()), x, task)["scores"]
+
+    def _method_scores(self, x: Tensor, task: Tensor) -> Tensor:
+        """The method's scores; with `average_flips`, their mean over images and mirror images."""
+        scores: Tensor = self.method.scores(x, task)
+        return (scores + self.method.scores(x.flip(-1), task)) / 2 if self._flips else scores
 
     def features(self, x: Tensor, task: str | None = None) -> Tensor:
         """Features [B, width] that the task's head sees, in evaluation mode."""
@@ -187,11 +193,12 @@ class Predictor(Builder):
         each = tasks.unsqueeze(1).expand(-1, len(x))
         out = self.evaluated(x, each)
         if not self._own_scores:
-            return Scores(out.logits, out.features)
+            logits = (out.logits + self.evaluated(x.flip(-1), each).logits) / 2 if self._flips else out.logits
+            return Scores(logits, out.features)
         scores = []
         for number, task in enumerate(each):
             self.predicted_task = number
-            scores.append(self.method.scores(x, task))
+            scores.append(self._method_scores(x, task))
         widest = max(s.shape[1] for s in scores)
         padded = [F.pad(s, (0, widest - s.shape[1]), value=-torch.inf) for s in scores]
         return Scores(torch.stack(padded), out.features)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 from torch import Tensor
 
 from scale_cl.engine.divergence import OnDivergence
+from scale_cl.errors import ConfigError
 from scale_cl.memory import Budget, PolicyName
 from scale_cl.nets.custom_backbone import check_name
 from scale_cl.nets.inputs import Augmentation
@@ -58,15 +59,24 @@ class LearnerConfig(Settings):
     norm_momentum: float = setting(
         0.1, "share of a batch in the running statistics of the resnet18's batch norm", above=0, high=1
     )
-
     entropy: float = setting(
         0.0, "weight of the mean entropy of the outputs, which every loss is lowered by (CPR); 0: off", low=0
     )
+    average_warmup: bool = setting(
+        False, "let the decay of the weight average rise to its value: (1 + n) / (10 + n) after n steps at most"
+    )
+    consistency: float = setting(
+        0.0, "weight of the squared distance of the outputs to those by the weight average; 0: off", low=0
+    )
+    average_flips: bool = setting(False, "predict by the mean of the scores of an image and of its mirror image")
 
     def __post_init__(self) -> None:
-        """Check the backbone's name too."""
+        """Check the backbone's name, and that settings of the weight average have one."""
         super().__post_init__()
         check_name(self.backbone)
+        for name in ("average_warmup", "consistency"):
+            if getattr(self, name) and not self.weight_average:
+                raise ConfigError(f"learner.{name} needs a weight average; set learner.weight_average, to 0.99 say")
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled t
 CPU_MILLISECONDS = {
     "scale": (5, 180, 1200),
     "scale-ema": (5, 180, 1200),
+    "scale-plus": (16, 340, 2300),
     "er": (2.5, 110, 700),
     "mir": (7, 240, 1600),
     "mer": (6, 300, 2000),

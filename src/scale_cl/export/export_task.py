@@ -76,6 +76,8 @@ class Subject:
         net = self.learner.predicting_net().to(device="cpu")
         preparation = Preparation(net.inputs, origin=self.origin, channels_last=self.channels_last)
         network = net.for_task(self.learner.tasks.index(self.task))
+        if self.learner.config.average_flips and len(self.learner.spec.shape) == 3:
+            network = MeanOfFlips(network)
         return RawTaskNet(preparation, network, len(self.classes))
 
     def metadata(self) -> dict[str, Any]:
@@ -134,6 +136,20 @@ def _outputs(learner: Learner, task: str) -> int:
     """The number of classes of a task: the width of a prediction."""
     dtype = torch.float32 if learner.spec.pixel_max is None else torch.uint8
     return int(learner.predict(torch.zeros(1, *learner.spec.shape, dtype=dtype), task).shape[1])
+
+
+class MeanOfFlips(nn.Module):
+    """The mean of a network's outputs for images and mirror images."""
+
+    def __init__(self, network: nn.Module) -> None:
+        """Take over `network`."""
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Prepared images [B, C, H, W] to logits [B, classes]."""
+        logits: Tensor = (self.network(x) + self.network(x.flip(-1))) / 2
+        return logits
 
 
 class Preparation(nn.Module):

@@ -50,6 +50,12 @@ WITHOUT_BOUNDARIES: Values = {"memory": 500, "memory_budget": "total", "memory_p
 _SCALE_RATES = {"inner_lr": 0.1, "outer_lr": 0.01}  # on permuted streams
 # The paper's inner rate for permuted streams is the best for digits, but lets SCALE diverge on split MNIST.
 _SCALE_STREAMS = {USER_FEATURES: {"inner_lr": 0.03}, "split-digits": {"inner_lr": 0.03}}
+# `scale-plus`: what gained most of the extras that all learners have; images of the user's own may not be flipped
+_AVERAGED = {"weight_average": 0.995, "average_warmup": True, "consistency": 0.1}
+_PLUS = {"inner_steps": 2, "memory_policy": "class-ring", "augment": "flip", "average_flips": True, **_AVERAGED}
+_NO_FLIPS = {"augment": "none", "average_flips": False}
+_PLUS_PERMUTED = {**_SCALE_RATES, **_NO_FLIPS, "outer_steps": 2, "weight_average": 0.98, "norm_on_memory": False}
+_PLUS_PRESET = Preset(_PLUS, permuted=_PLUS_PERMUTED, user_images={"clip": 5.0, **_NO_FLIPS}, streams=_SCALE_STREAMS)
 _AS_PRINTED = {"memory_policy": "ring", "norm_on_memory": False}
 _CTN_RATES = {"inner_lr": 0.03, "outer_lr": 0.1}
 _BOTH = {  # learners to which nothing of ours was added
@@ -69,6 +75,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "scale-ema": Preset(
             everywhere=_AS_PRINTED | {"weight_average": 0.99}, permuted=_SCALE_RATES | {"weight_average": 0.95}
         ),
+        "scale-plus": _PLUS_PRESET,
         "ctn": Preset(everywhere={"reuse_batch": True, "stored_in_training": True}, permuted=_CTN_RATES),
         "ewc": Preset(everywhere={"mode": "running", "implicit": False}, permuted={"interval": 10}),
         "si": Preset(everywhere={"implicit": False}, permuted={"lr": 0.1}),
@@ -89,6 +96,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
             user_images={"clip": 5.0},
             streams=_SCALE_STREAMS,
         ),
+        "scale-plus": _PLUS_PRESET,
         "ctn": Preset(permuted=_CTN_RATES),
         "ewc": Preset(permuted={"lr": 0.1}),
         "si": Preset(permuted={"lr": 0.1, "penalty": 0.03}),

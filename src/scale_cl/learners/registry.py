@@ -25,6 +25,7 @@ OUTSIDE = Plugins("learner", "scale_cl.learners")
 _OURS = {  # name: module, class, description
     "scale": ("scale", "Scale", "SCALE: FiLM by a parameter generator, one discriminator, DER++"),
     "scale-ema": ("scale", "Scale", "SCALE that predicts by an exponential moving average of its base parameters"),
+    "scale-plus": ("scale", "Scale", "SCALE with extras: average, two inner steps, flips, consistency, class ring"),
     "er": ("er", "Er", "ER-Ring: SGD on the batch and on samples replayed from a ring per task"),
     "er-ace": ("er_ace", "ErAce", "ER-ACE: ER whose batch competes only among the classes that are in it"),
     "mir": ("mir", "Mir", "MIR: ER that replays the samples which the coming step would hurt most"),

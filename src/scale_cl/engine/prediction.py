@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scale_cl.engine.building import Builder
 from scale_cl.engine.replay import ReplayMemory
+from scale_cl.engine.turns import Turns, in_turn
 from scale_cl.engine.validation import check_inputs
 from scale_cl.errors import UnknownTaskError
 from scale_cl.nets import ContinualNet
@@ -62,6 +63,7 @@ class Predictor(Builder):
         """
         super().__init__(type(method).__name__, *given, **more)
         self.method: Any = method
+        self.turns = Turns()  # of the threads that train and predict
         self.steps = 0
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
@@ -75,6 +77,7 @@ class Predictor(Builder):
         """Whether a prediction depends on the task: heads or other parameters belong to single tasks."""
         return not self.net.heads.shared or self._task_specific
 
+    @in_turn
     def predict(self, x: Tensor, task: str | None = None) -> Tensor:
         """Scores [B, classes], in evaluation mode; the state stays as it is.
 
@@ -93,6 +96,7 @@ class Predictor(Builder):
         t = torch.full((), number, dtype=torch.int64, device=self.device)
         return self._scores(x, t)[:, : self.classes[number]].float()
 
+    @in_turn
     def predict_mixed(self, x: Tensor, task: Tensor) -> Tensor:
         """Scores [B, classes of the widest head] of samples of several tasks, whose numbers [B] are given.
 
@@ -108,6 +112,7 @@ class Predictor(Builder):
         with torch.no_grad(), self.autocast(), self.statistics_in_use():
             return self._prediction((len(x), task.dim()), x, task)["scores"]
 
+    @in_turn
     def features(self, x: Tensor, task: str | None = None) -> Tensor:
         """Features [B, width] that the task's head sees, in evaluation mode."""
         number = self._number_of(task)
@@ -117,6 +122,7 @@ class Predictor(Builder):
         with self.statistics_in_use():
             return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 
+    @in_turn
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
         assert self.owned.network is not None
@@ -167,6 +173,7 @@ class Predictor(Builder):
 
     # ---- without a task ----------------------------------------------------------------------------------------------
 
+    @in_turn
     @torch.no_grad()
     def joint_scores(self, x: Tensor) -> Tensor:
         """Scores [B, T, C] of each pair of task and class, comparable by a softmax over all pairs."""

@@ -35,12 +35,15 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="ContinualClassifier")
 SCHEMA = 2
 _KEY = "scale_cl_estimator"
-_NOT_STORED = ("backbone", "device")
+_NOT_STORED = ("device", "threads")  # they belong to the machine
 
 
 def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator: its parameters, labels and learner."""
     params = {name: value for name, value in estimator.get_params(deep=False).items() if name not in _NOT_STORED}
+    own_backbone = not isinstance(estimator.backbone, str | None)
+    if own_backbone:
+        params.pop("backbone")
     own_learner = None
     if isinstance(params.get("learner"), type):
         own_learner = reference_to(params.pop("learner"))
@@ -53,7 +56,7 @@ def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
     content = {
         "class": type(estimator).__name__,
         "params": {name: _json_value(name, value) for name, value in params.items()},
-        "own_backbone": estimator.backbone is not None,
+        "own_backbone": own_backbone,
         "own_learner": own_learner,
         "labels": labels.as_json(),
         "feature_names": None if names is None else [str(name) for name in names],
@@ -77,8 +80,10 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
         raise ConfigError(f"{os.fspath(path)} was trained with a backbone of its own: give it again, backbone=...")
     _check_learner(os.fspath(path), content.get("own_learner"), learner)
     try:
-        estimator = cls(**content["params"])
-        estimator.set_params(device=device, backbone=backbone, **({} if learner is None else {"learner": learner}))
+        params = dict(content["params"])
+        params |= params.pop("settings", None) or {}  # a file of before settings were parameters
+        given = {"device": device, "backbone": backbone, "learner": learner}
+        estimator = cls(**(params | {name: value for name, value in given.items() if value is not None}))
         origin, model = tensors.pop("origin", None), described_model(content["model"])
         centre = None if origin is None else origin.numpy().astype(np.float64)
         estimator.input_format_, estimator.seed_ = InputFormat(model.spec, centre), model.seed

@@ -79,7 +79,7 @@ class Predictor(Builder):
 
     @in_turn
     def predict(self, x: Tensor, task: str | None = None) -> Tensor:
-        """Scores [B, classes], in evaluation mode; the state stays as it is.
+        """Scores [B, classes], in evaluation mode; the state stays as it is. Any thread may ask while another trains.
 
         With a task: of the task's classes. Without: of all classes learnt, in order of arrival; in the scenario `task`,
         where each task has classes of its own, those of the first task come first.
@@ -94,16 +94,20 @@ class Predictor(Builder):
         number = self._number_of(task)
         self.predicted_task = number
         t = torch.full((), number, dtype=torch.int64, device=self.device)
-        return self._scores(x, t)[:, : self.classes[number]].float()
+        return self._kept(self._scores(x, t)[:, : self.classes[number]])
 
     @in_turn
     def predict_mixed(self, x: Tensor, task: Tensor) -> Tensor:
         """Scores [B, classes of the widest head] of samples of several tasks, whose numbers [B] are given.
 
         Without `predicted_task`, so only for methods whose `scores` does not ask for it. -inf where a task has fewer
-        classes.
+        classes. On a GPU, the next call may overwrite them.
         """
         return self._scores(x, task.to(self.device, non_blocking=True)).float()
+
+    def _kept(self, outputs: Tensor) -> Tensor:
+        """Recorded outputs as float32 that the next prediction, perhaps of another thread, does not overwrite."""
+        return outputs.float() if self.is_cpu else outputs.float().clone()
 
     def _scores(self, x: Tensor, task: Tensor) -> Tensor:
         """Scores of samples of one task, [], or of a task each, [B]."""
@@ -187,7 +191,7 @@ class Predictor(Builder):
         tasks = torch.arange(len(self.classes), device=self.device)
         with self.autocast(), self.statistics_in_use():
             found = self._all_tasks((len(x), len(tasks)), x, tasks)
-        return Scores(found["logits"].float(), found["features"].float())
+        return Scores(self._kept(found["logits"]), self._kept(found["features"]))
 
     def _seen_by_tasks(self, x: Tensor, tasks: Tensor) -> Scores:
         """Logits and features of samples for each of these tasks [T]."""

@@ -449,8 +449,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ConfigError(f"settings are parameters of their own: write {given}, without settings=")
             if name not in known:
                 near = suggest(name, [*own, *known])
-                exist = f" (settings of {entry.name}: {', '.join(known)})" if near.endswith("?") else ""
-                raise ConfigError(f"{entry.name} has no setting {name!r}; {near}{exist}")
+                hint = f"{near} " if near.endswith("?") else ""
+                raise ConfigError(f"{entry.name} has no setting {name!r}; {hint}its settings are {', '.join(known)}")
 
     def _read(self, X: Any, y: Any, *, first: bool, task: Any) -> tuple[Tensor, NDArray[Any]]:
         """Inputs and labels of one call; the first call decides the format of the inputs and makes the learner.

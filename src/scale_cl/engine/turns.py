@@ -32,6 +32,7 @@ class Turns:
         """Nobody has a turn."""
         self._lock = threading.RLock()
         self._waiting: set[object] = set()  # one object for each call that waits
+        self._depth = 0  # of turns within turns; 0: nobody has one
         number = id(self)
         _all[number] = weakref.ref(self, lambda _: _all.pop(number, None))
 
@@ -42,10 +43,14 @@ class Turns:
             self._waiting.add(call)
             with self._lock:  # a lock's own `with` is the one form in which no interrupt can leave it locked
                 self._waiting.discard(call)
-                return function(*given, **named)
+                self._depth += 1
+                try:
+                    return function(*given, **named)
+                finally:
+                    self._depth -= 1
         finally:
             self._waiting.discard(call)
-            if self._waiting:  # a lock is not fair: this thread could take it again before another has woken up
+            if self._waiting and not self._depth:  # a lock is not fair: this thread could be the next one again
                 time.sleep(_MOMENT)
 
     def hold(self) -> bool:

@@ -159,7 +159,7 @@ def test_a_plan_is_shown_for_every_experiment_and_touches_nothing(command: Calla
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["everything"], "unknown experiment 'everything'; known are main, memory"),
+        (["everything"], "unknown experiment 'everything'; known are main, families"),
         (["main", "--engine", "rey"], "unknown engine 'rey'"),
         (["main", "--streams", "digit"], "unknown stream 'digit'; did you mean 'digits'?"),
         (["main", "--learners", ","], "--learners ',' names none"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.experiments.definitions import EXPERIMENTS, chosen, grid
+from scale_cl.experiments.definitions import EXPERIMENTS, FAMILIES, chosen, grid
 from scale_cl.learners import registry as learners
 from scale_cl.settings import field_names
 from scale_cl.streams import catalog as streams
@@ -24,6 +24,7 @@ def test_the_sizes_are_the_papers() -> None:
     sizes = {n: len(e.streams) * (len(e.learners) * len(e.cases) + len(e.bounds)) for n, e in EXPERIMENTS.items()}
     assert sizes == {
         "main": 4 * 6,
+        "families": 4 * len(FAMILIES),
         "memory": 2 * (4 * 4 + 1),
         "ablation": 2 * 4,
         "sensitivity": 2 * 4,

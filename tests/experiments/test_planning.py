@@ -95,7 +95,7 @@ def test_experiments_planned_together_share_runs(tmp_path: Path) -> None:
     assert "memory/digits/scale-memory=50/seed-0" not in names
     assert "memory/digits/scale-memory=100/seed-0" in names
     assert "ablation/digits/scale/seed-0" not in names
-    assert sum(len(cell.elsewhere) for cell in made.cells) == 3  # memory, ablation, sensitivity
+    assert sum(len(cell.elsewhere) for cell in made.cells) == 4  # families, memory, ablation, sensitivity
 
 
 def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path)
     with pytest.raises(ConfigError, match="unknown learner 'scal'; did you mean 'scale'"):
         planned("main", digits(tmp_path, learners=("scal",)))
     lenient = planned("all", digits(tmp_path, strict=False))
-    assert {cell.experiment for cell in lenient.cells} == {"main", "memory", "time"}
+    assert {cell.experiment for cell in lenient.cells} == {"main", "families", "memory", "time"}
     with pytest.raises(ConfigError, match="nothing to do"):
         plan(chosen("ablation"), digits(tmp_path, strict=False), gpu=False)
 

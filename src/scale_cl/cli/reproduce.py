@@ -22,7 +22,9 @@ ENGINES = ("local", "ray")
 
 
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="main, memory, ablation, sensitivity, time, search, claims, all.")],
+    experiment: Annotated[
+        str, typer.Argument(help="main, families, memory, ablation, sensitivity, time, search, claims, all.")
+    ],
     streams: Annotated[
         str | None, typer.Option(metavar="A,B", help="Streams instead of the paper's; module:function, too.")
     ] = None,

@@ -98,7 +98,8 @@ class ReplayMemory(EpisodicMemory):
         x, y, task = (torch.cat([own.expand(times, *own.shape), taken(kept, rows)], 1) for own, kept in pairs)
         x = self._prepare(x.flatten(0, 1)).unflatten(0, y.shape)
         parts, means = (len(batch), *[size] * draws), self._mean_weights(len(batch), size * draws, x.dtype)
-        return [Samples(x[i], y[i], task[i], parts, rows[i], means) for i in range(times)]
+        each = zip(*(t.unbind() for t in (x, y, task, rows)), strict=True)
+        return [Samples(*own, parts, drawn, means) for *own, drawn in each]
 
     def samples(self, rows: Tensor) -> Samples:
         """The stored samples of these rows."""

@@ -40,6 +40,11 @@ def grid(fields: Mapping[str, Sequence[object]]) -> tuple[Case, ...]:
 
 PAPER_STREAMS = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 PAPER_LEARNERS = ("gem", "mer", "mir", "er", "ctn", "scale")
+FAMILIES = (  # systems that the paper names: regularisation, structure, and memory with some that it runs
+    *("ewc", "si", "mas", "lwf", "npc"),
+    *("pnn", "independent", "acl"),
+    *("icarl", "hal", "er", "derpp", "scale"),
+)
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
 
 # Milliseconds per step of each learner in the middle of a stream, rounded, on one core of an ordinary server:
@@ -71,6 +76,7 @@ CPU_MILLISECONDS = {
 
 EXPERIMENTS = {
     "main": Experiment("accuracy and forgetting of all methods", PAPER_STREAMS, PAPER_LEARNERS),
+    "families": Experiment("regularisation, structure and memory in one pass", PAPER_STREAMS, FAMILIES),
     "memory": Experiment(
         "accuracy against memory size, with joint training as the upper bound",
         streams=("scifar100", "sminiimagenet"),

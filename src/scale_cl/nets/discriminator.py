@@ -55,4 +55,4 @@ class Discriminator(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Logits [B, capacity]; -inf for outputs that do not exist yet."""
         hidden = torch.relu(self.hidden(features))
-        return F.linear(hidden, self.weight.data, self.bias.data) + self.missing
+        return F.linear(hidden, self.weight.data, self.bias.data + self.missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from scale_cl.nets.backbones import Backbone, Modulation
 from scale_cl.nets.growing_parameter import BlankLinear, GrowingParameter, linear_rows
 
 FilmForm = Literal["branches", "sum"]
-Films = list[tuple[Tensor, Tensor]]
+Films = list[tuple[Tensor, ...]]
 """Scale and shift at each site, [tasks or samples, C] each and of unit length."""
 
 
@@ -49,27 +50,28 @@ class ParameterGenerator(nn.Module):
 
     def films(self) -> Films:
         """Scale and shift of each task so far: less work than for each sample when tasks are few."""
-        return self._made(self.embedding.data[: self.embedding.count])
+        return [unit.unbind(1) for unit in self._made(self.embedding.data[: self.embedding.count])]
 
     def modulation(self, task: Tensor) -> Modulation:
         """What FiLM does at each site for samples of these tasks [B]."""
         if task.device.type == "cpu" and self.embedding.count <= len(task):  # no recording needs a fixed shape there
-            pairs = [(scale.index_select(0, task), shift.index_select(0, task)) for scale, shift in self.films()]
+            made = [unit.index_select(0, task) for unit in self._made(self.embedding.data[: self.embedding.count])]
         else:
-            pairs = self._made(F.embedding(task, self.embedding.data))
+            made = self._made(F.embedding(task, self.embedding.data))
+        pairs = [unit.unbind(1) for unit in made]
 
         def modulate(site: int, h: Tensor, common: Tensor) -> Tensor:
             return film(h, *pairs[site], common=common, form=self.form)
 
         return modulate
 
-    def _made(self, embedded: Tensor) -> Films:
+    def _made(self, embedded: Tensor) -> Sequence[Tensor]:
+        """Scale and shift of each embedding at each site, [n, 2, C]."""
         generated = [layer(embedded).unflatten(1, (2, -1)) for layer in self.layers]
         if self.detach_norms:
-            units = [v / torch.linalg.vector_norm(v.detach(), dim=2, keepdim=True) for v in generated]
-        else:
-            units = _Units.apply(*generated)  # type: ignore[no-untyped-call]
-        return [(unit[:, 0], unit[:, 1]) for unit in units]
+            return [v / torch.linalg.vector_norm(v.detach(), dim=2, keepdim=True) for v in generated]
+        units: tuple[Tensor, ...] = _Units.apply(*generated)  # type: ignore[no-untyped-call]
+        return units
 
 
 class _Units(torch.autograd.Function):

@@ -73,7 +73,7 @@ class Evaluated:
 
     seed: int
     task: int
-    accuracies: list[float]  # percent
+    accuracies: list[float | None]  # percent; None: the data of an earlier stream is gone
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ from scale_cl.learners import Learner, registry
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.results import RunResult
 from scale_cl.settings import as_dict, build, parse_assignment
-from scale_cl.streams import catalog
+from scale_cl.streams import InputSpec, catalog
 from scale_cl.streams.images import recipe
 from scale_cl.streams.user_streams import is_own
 from scale_cl.training import checkpoint
-from scale_cl.training.checkpoint import Checkpoint, Model, Position
+from scale_cl.training.checkpoint import Checkpoint, Images, Model, Position
 from scale_cl.training.checkpointing import on_this_device
 from scale_cl.training.config import Config, RunSettings, resolve, streams_learnt
 from scale_cl.training.events import Listener
 from scale_cl.training.machine import compute
-from scale_cl.training.memory_editing import listed
+from scale_cl.training.memory_editing import stored_samples
 from scale_cl.training.run import run
 from scale_cl.training.run_directory import RunDirectory
 
@@ -48,12 +48,12 @@ class KeptModel:
     @property
     def stored_samples(self) -> int:
         """How many training samples the file holds."""
-        return len(listed(self.saved))
+        return stored_samples(self.saved.state)
 
     @property
     def preprocess(self) -> str | None:
         """How an image file becomes an input; None if the inputs are no image files."""
-        return preprocess_of(self.model)
+        return preprocess(self.model.spec, self.model.images)
 
     def learner(self, device: torch.device | str = "cpu", *, backbone: BackboneLike | None = None) -> Learner:
         """The trained learner."""
@@ -65,6 +65,12 @@ class KeptModel:
         )
         learner.load_state_dict(on_this_device(model.state, learner))
         return learner
+
+    @property
+    def learning(self) -> str | None:
+        """The stream that the run has begun to learn after this model and not finished."""
+        place = RunDirectory(self.directory)
+        return place.request().config.stream.name if place.unfinished else None
 
     @property
     def unseen(self) -> list[str]:
@@ -98,12 +104,12 @@ class KeptModel:
         return registry.entry(self.model.learner).kind.order == "shuffled"
 
 
-def preprocess_of(model: Model) -> str | None:
+def preprocess(spec: InputSpec, images: Images | None) -> str | None:
     """How an image file becomes an input; None if the inputs are no image files."""
-    if model.images is None:
+    if images is None or len(spec.shape) != 3:
         return None
-    channels, height, width = model.spec.shape
-    return recipe((height, width), channels, resize=model.images == "resized")
+    channels, height, width = spec.shape
+    return recipe((height, width), channels, resize=images == "resized")
 
 
 def kept_model(directory: str | os.PathLike[str], *, seed: int | None = None, unfinished: bool = False) -> KeptModel:
@@ -217,8 +223,10 @@ def _lesson(kept: KeptModel, stream: str, assignments: list[str]) -> Config:
         raise CheckpointError(f"{kept.path} does not say what it has learnt, so it cannot be taught more; use load()")
     names = [parse_assignment(text)[0] for text in assignments]
     for name in names:
-        if name.partition(".")[0] not in ("stream", "run") or name == "stream.name":
+        if name.partition(".")[0] not in ("stream", "run"):
             raise ConfigError(f"--set {name}: only settings of stream and run can change; the learner stays as it is")
+        if name in ("stream.name", "stream.scenario", "stream.boundaries", "run.seed", "run.seeds"):
+            raise ConfigError(f"--set {name}: it stays as the model was made with it")
     before = streams_learnt(saved.config)
     stays = {k: v for k, v in as_dict(before[-1]).items() if k not in ("name", "tasks", "class_order", "part")}
     stays["scenario"] = _scenario(stream, model)
@@ -245,7 +253,7 @@ def _scenario(stream: str, model: Model) -> str:
     return "default" if model.spec.scenario == usual else model.spec.scenario
 
 
-def model_line(directory: Path, seeds: int = 1) -> str:
+def model_line(directory: Path) -> str:
     """Where the model of a finished run is, or how to keep it: the closing words of a run."""
     place = RunDirectory(directory)
     if not place.seeds:
@@ -254,5 +262,5 @@ def model_line(directory: Path, seeds: int = 1) -> str:
         stored = sum(kept_model(directory, seed=seed).stored_samples for seed in place.seeds)
     except (CheckpointError, ResultError) as error:
         return f"the model cannot be read: {error}"
-    many = "the model is" if seeds == 1 else f"{seeds} models are"
-    return f"{many} in {directory}, with {stored} samples of the training data in memory; `scale-cl info {directory}`"
+    holds = f"it holds {stored} training samples" if stored else "it holds no training samples"
+    return f"the model is kept in {directory} ({holds}; `scale-cl info {directory}`)"

@@ -258,7 +258,12 @@ def _check_inputs(stream: Stream, spec: InputSpec) -> None:
     mine = stream.spec
     if (mine.shape, mine.pixel_max) != (spec.shape, spec.pixel_max):
         sizes = [" x ".join(map(str, one.shape)) + ("" if one.pixel_max else " floats") for one in (mine, spec)]
-        advice = "; give images of that size" if len(mine.shape) == 3 and spec.pixel_max else ""
+        advice = ""
+        if len(mine.shape) == 3 and mine.shape[0] != spec.shape[0]:
+            advice = f"; channels are set by --set stream.channels={spec.shape[0]}"
+        elif len(mine.shape) == 3 and spec.pixel_max:
+            square = f", or --set stream.size={spec.shape[1]}" if spec.shape[1] == spec.shape[2] else ""
+            advice = f"; give images of that size{square}"
         raise StreamError(f"samples of {stream.name} are {sizes[0]}, the model takes {sizes[1]}{advice}")
     if mine.scenario != spec.scenario:
         raise StreamError(

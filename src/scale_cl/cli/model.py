@@ -85,8 +85,8 @@ def predict(
     from scale_cl.plugins import name_references
 
     name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
-    if out is not None and out.exists() and not force:
-        raise OutputInUseError(f"{out} exists already; choose another --out, or --force replaces it")
+    if out is not None:
+        _check_free(out, force=force)
     with _progress(quiet=quiet) as progress:
         said = list(predictions(source, images, task=task, seed=seed, progress=progress))
     as_json = out is not None and out.suffix.lower() in _JSON_SUFFIXES
@@ -136,6 +136,19 @@ def info(
 
     found = saved_model.info(source, seed=seed)
     typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(source, found)))
+
+
+def _check_free(out: Path, *, force: bool) -> None:
+    """Refuse a file that cannot be written, before any work is done."""
+    from scale_cl.errors import OutputInUseError
+
+    there = next((folder for folder in out.parents if folder.exists()), Path())
+    if not there.is_dir():
+        raise OutputInUseError(f"{out} cannot be written: {there} is not a folder")
+    if out.is_dir():
+        raise OutputInUseError(f"{out} is a folder; name a file in it")
+    if out.exists() and not force:
+        raise OutputInUseError(f"{out} exists already; choose another --out, or --force replaces it")
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------

@@ -123,18 +123,15 @@ def kept_model(directory: str | os.PathLike[str], *, seed: int | None = None, un
     place = RunDirectory(directory)
     if not place.path.is_dir():
         raise CheckpointError(f"{place.path} does not exist; name a run's directory, or a file that save() wrote")
-    done = _result(place)
-    if done is None and place.unfinished and not unfinished:
+    taught = place.unfinished and (place.path / results.RESULT_NAME).exists()  # or was stopped while it was
+    if place.unfinished and not taught and not unfinished:
         raise CheckpointError(f"{place.path} is not finished: `scale-cl resume {place.path}` finishes it")
     folder = place.checkpoints_of(_seed(place, seed))
-    if done is not None and place.unfinished:  # it is being taught more, or was stopped while it was
-        path = folder / f"{checkpoint.name_of(Position(len(done.seeds[0].tasks), 0))}.json"
+    if taught:
+        tasks = len(results.read(place.path).seeds[0].tasks)
+        path = folder / f"{checkpoint.name_of(Position(tasks, 0))}.json"
         return KeptModel(place.path, path, checkpoint.read(path))
     return checkpoint.newest_good(folder, lambda path, saved: KeptModel(place.path, path, saved))
-
-
-def _result(place: RunDirectory) -> RunResult | None:
-    return results.read(place.path) if (place.path / results.RESULT_NAME).exists() else None
 
 
 def _seed(place: RunDirectory, seed: int | None) -> int:
@@ -187,6 +184,10 @@ def learn(
 
 def opened(place: RunDirectory) -> AbstractContextManager[RunDirectory]:
     """The directory of a run that is there, claimed."""
+    if place.path.is_file():
+        raise CheckpointError(
+            f"{place.path} is a file; only a run's directory can be taught, use load() and partial_fit"
+        )
     if not place.path.is_dir():
         raise CheckpointError(f"{place.path} does not exist; name a run's directory")
     return place.claimed(force=True)
@@ -194,13 +195,9 @@ def opened(place: RunDirectory) -> AbstractContextManager[RunDirectory]:
 
 def lesson(place: RunDirectory, stream: str, assignments: Iterable[str] = (), *, force: bool = False) -> Config:
     """The config of a run in a claimed directory that is taught one more stream."""
-    done = _result(place)
-    if done is None and place.unfinished:
-        raise CheckpointError(f"{place.path} is not finished: `scale-cl resume {place.path}` finishes it")
-    if done is not None and place.seeds != sorted(one.seed for one in done.seeds):
-        _seed(place, place.seeds[0] if place.seeds else None)  # raises if there is none at all
-        raise CheckpointError(f"{place.path} has lost the models of some seeds; run it again with {KEEP}")
     kept = kept_model(place.path, seed=place.seeds[0] if place.seeds else None)
+    if place.seeds != sorted(one.seed for one in results.read(place.path).seeds):
+        raise CheckpointError(f"{place.path} has lost the models of some seeds; run it again with {KEEP}")
     config = _lesson(kept, stream, list(assignments))
     if place.unfinished and place.request().config.as_dict() != config.as_dict():
         learning = place.request().config.stream.name

@@ -177,9 +177,11 @@ def after_earlier(
 
 def _found_again(settings: StreamSettings, learnt: LearntStream, build: Build, directory: Path) -> Stream:
     """A stream that was learnt earlier, by the run in `directory`; ScaleClError if its data is gone."""
-    own = settings.own_data
-    elsewhere = own is not None and learnt.here is not None and not own.path.exists()
-    stream = build(settings, directory / str(learnt.here) if elsewhere else None)
+    own, base = settings.own_data, None
+    if own is not None and learnt.here is not None and not own.path.exists():
+        there = directory / learnt.here
+        base = there if replace(own, base=there).path.exists() else None
+    stream = build(settings, base)
     if learnt.data != fingerprint(stream):
         raise DataError(f"{settings.name} has other data now")
     return stream

@@ -21,6 +21,7 @@ from scale_cl.errors import CheckpointError, ConfigError, DataError, UnknownTask
 from scale_cl.estimator import model_file
 from scale_cl.estimator.classifier import ContinualClassifier
 from scale_cl.estimator.tasks import INFER
+from scale_cl.json_format import reporting_damage
 from scale_cl.streams.image_listing import images_in, labelled_in
 from scale_cl.streams.images import WrongSizeError, read_images
 from scale_cl.training.checkpoint import Model, described_model
@@ -210,11 +211,11 @@ def _predicted(
         if told:
             names = _tasks_of(model, x, [name for _, name in part])
         proba = model.predict_proba(x, task=names if told else None)
+        if progress is not None:
+            progress(start + len(part), len(listed))
         for (path, _), name, row in zip(part, names, proba, strict=True):
             each = dict(zip(labels, map(float, row), strict=True))
             yield Prediction(path, name, labels[int(row.argmax())], each)
-        if progress is not None:
-            progress(start + len(part), len(listed))
 
 
 def _tasks_of(model: ContinualClassifier, x: NDArray[Any], named: Sequence[str | None]) -> list[str | None]:
@@ -262,18 +263,27 @@ def info(model: Place, *, seed: int | None = None) -> ModelInfo:
 
     print(scale_cl.info("runs/mine").tasks)
     """
-    if not Path(model).is_dir():
-        if seed is not None:
-            raise ConfigError(f"{model} is a file, which has one seed: leave out the seed")
-        stored = model_file.read(model)
+    return _info_of_run(Path(model), seed) if Path(model).is_dir() else _info_of_file(Path(model), seed)
+
+
+def _info_of_file(path: Path, seed: int | None) -> ModelInfo:
+    if seed is not None:
+        raise ConfigError(f"{path} is a file, which has one seed: leave out the seed")
+    stored = model_file.read(path)
+    with reporting_damage(path, CheckpointError):
         described = described_model(stored.content["model"])
-        tensors = {name.removeprefix("learner."): t for name, t in stored.tensors.items()}
-        count = stored_samples({"tensors": tensors, "meta": described.state["meta"]})
-        learnt = tuple(LearntTaskInfo(task.name, task.classes or ()) for task in described.tasks)
-        return _described(described, Path(model), learnt, (), count, None)
-    kept = kept_model(model, seed=seed)
-    done = results.read(Path(model))
-    one = next(result for result in done.seeds if result.seed == kept.model.seed)
+    tensors = {name.removeprefix("learner."): t for name, t in stored.tensors.items()}
+    count = stored_samples({"tensors": tensors, "meta": described.state["meta"]})
+    learnt = tuple(LearntTaskInfo(task.name, task.classes or ()) for task in described.tasks)
+    return _described(described, path, learnt, (), count, None)
+
+
+def _info_of_run(directory: Path, seed: int | None) -> ModelInfo:
+    kept = kept_model(directory, seed=seed)
+    by_seed = {result.seed: result for result in results.read(directory).seeds}
+    if kept.model.seed not in by_seed:
+        raise CheckpointError(f"{kept.path} is foreign: the result has no seed {kept.model.seed}")
+    one = by_seed[kept.model.seed]
     measured = zip(one.tasks, one.matrix[-1], (one.matrix[k][k] for k in range(len(one.tasks))), strict=True)
     classes = {task.name: task.classes for stream in kept.saved.streams for task in stream.tasks}
     learnt = tuple(LearntTaskInfo(name, classes.get(name, ()), now, then) for name, now, then in measured)

@@ -58,7 +58,11 @@ def listed(saved: Checkpoint) -> list[StoredSample]:
 
 def stored_samples(state: State) -> int:
     """How many samples the memories of a learner's state hold."""
-    return sum(int(state["tensors"][f"{memory}.stored"].sum()) for memory in state["meta"].get("memories", []))
+    memories = state["meta"].get("memories", [])
+    try:
+        return sum(int(state["tensors"][f"{memory}.stored"].sum()) for memory in memories)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"the state of a learner is damaged: it has no {error}") from None
 
 
 def inputs(saved: Checkpoint, samples: Iterable[StoredSample]) -> Tensor:

@@ -130,6 +130,10 @@ def kept_model(directory: str | os.PathLike[str], *, seed: int | None = None, un
     if taught:
         tasks = len(results.read(place.path).seeds[0].tasks)
         path = folder / f"{checkpoint.name_of(Position(tasks, 0))}.json"
+        if not path.exists():  # stored samples were deleted meanwhile
+            raise CheckpointError(
+                f"{place.path} is being taught: `scale-cl resume {place.path}` finishes its new model"
+            )
         return KeptModel(place.path, path, checkpoint.read(path))
     return checkpoint.newest_good(folder, lambda path, saved: KeptModel(place.path, path, saved))
 

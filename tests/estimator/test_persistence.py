@@ -108,9 +108,9 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
         ScaleClassifier.load(path)
     with pytest.raises(CheckpointError) as error:
         ScaleClassifier.load(tmp_path)
-    assert str(error.value) == f"{tmp_path} is a directory; give the file that save() wrote"
+    assert str(error.value) == f"{tmp_path} is not a run's directory: it has no result.json"
     (tmp_path / "result.json").touch()
-    with pytest.raises(CheckpointError, match=r"looks like a run's: `scale-cl export` and `scale-cl resume` take"):
+    with pytest.raises(CheckpointError, match=r"has kept no model; run it again with --set run.keep_state=true"):
         ScaleClassifier.load(tmp_path)
     trained(ScaleClassifier()).save(path)
     with pytest.raises(CheckpointError, match="written by 'ScaleClassifier'"):

@@ -15,6 +15,7 @@ from scale_cl.cli.data import app as data_app
 from scale_cl.cli.demo import demo
 from scale_cl.cli.export import export
 from scale_cl.cli.memory import app as memory_app
+from scale_cl.cli.model import evaluate, info, learn, predict
 from scale_cl.cli.report import compare, report
 from scale_cl.cli.reproduce import reproduce
 from scale_cl.cli.run import resume, run
@@ -31,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, resume, reproduce, show, demo, bench, report, compare, export):
+for command in (run, resume, learn, predict, evaluate, info, export, reproduce, show, demo, bench, report, compare):
     app.command()(command)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")

@@ -48,7 +48,7 @@ class Silent:
                 self.done = steps
                 self.show_step()
             case Evaluated(seed=seed, task=task, accuracies=accuracies):
-                self.latest[seed] = statistics.fmean(accuracies)
+                self.latest[seed] = statistics.fmean(a for a in accuracies if a is not None)
                 self.show_test(seed, task)
             case Finished():
                 self.show_end()

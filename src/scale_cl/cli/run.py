@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -107,7 +106,7 @@ def run(
         tracked = partial(tracking, named, directory.path, every=every, project=track_project, address=track_address)
         request = RunRequest(resolved, data, sys.argv[1:])
         result = run_with_progress(request, directory, quiet=quiet, tracked=tracked if named else None)
-    _close(result, directory.path, quiet=quiet)
+    close(result, directory.path, quiet=quiet)
 
 
 def resume(
@@ -152,7 +151,7 @@ def resume(
             result = run_with_progress(request, claimed, quiet=quiet, resume=True, tracked=tracked)
         except TrackerError as error:
             raise TrackerError(f"{error}; --no-track goes on without it") from error
-    _close(result, directory, quiet=quiet)
+    close(result, directory, quiet=quiet)
 
 
 def run_with_progress(
@@ -199,9 +198,10 @@ def run_with_progress(
             raise DivergenceError(f"{error} (--on-divergence skip)") from error
 
 
-def _close(result: RunResult, directory: Path, *, quiet: bool) -> None:
-    """Print where the result is, and the result in one line."""
+def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
+    """Print where result and model are, and the result in one line."""
     from scale_cl.results import RESULT_NAME
+    from scale_cl.training.kept_model import model_line
 
     if not quiet:
         typer.echo(f"wrote {directory / RESULT_NAME}", err=True)
@@ -210,16 +210,19 @@ def _close(result: RunResult, directory: Path, *, quiet: bool) -> None:
             typer.echo(by_task, err=True)
         if result.boundaries_line():
             typer.echo(result.boundaries_line(), err=True)
+        typer.echo(model_line(directory), err=True)
     typer.echo(result.line())
 
 
 def _accuracies(result: RunResult) -> str:
     """The final accuracy on each task of the user's own data, the mean over the seeds; empty for many tasks."""
+    from scale_cl.metrics import mean
     from scale_cl.streams.user_streams import is_own
 
     first = result.seeds[0]
     if not is_own(first.config["stream"]["name"]) or len(first.tasks) > _FEW_TASKS:
         return ""
     columns = zip(*(seed.matrix[-1] for seed in result.seeds), strict=True)
-    means = [statistics.fmean(a for a in column if a is not None) for column in columns]
-    return "   ".join(f"task {name}: {mean:.1f}" for name, mean in zip(first.tasks, means, strict=True))
+    means = [mean(column) for column in columns]
+    shown = ["not tested" if value is None else f"{value:.1f}" for value in means]
+    return "   ".join(f"task {name}: {value}" for name, value in zip(first.tasks, shown, strict=True))

@@ -26,10 +26,11 @@ from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.settings import build, field_names, suggest
 from scale_cl.streams import Scenario, TaskInfo
 from scale_cl.streams.from_arrays import Layout
+from scale_cl.training.checkpoint import Images
 from scale_cl.training.machine import choose_device, threads_in_use
 
 _AT_ONCE = 1024  # samples that are predicted together
-_FITTED = frozenset({"learner_", "finder_", "classes_", "tasks_", "n_features_in_", "feature_names_in_"})
+_FITTED = frozenset({"learner_", "finder_", "images_", "classes_", "tasks_", "n_features_in_", "feature_names_in_"})
 
 
 class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -65,6 +66,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels_: the labels of each task's head.
         input_format_: shape and type of the inputs.
         seed_: the seed of the learner, from `random_state`.
+        images_: how image files become inputs, if the model is of a run on image files: resized, or exact.
         finder_: finds the boundaries of tasks, once `task="auto"` was given; `finder_.found` lists them.
         n_features_in_: number of features, for feature vectors.
         feature_names_in_: their names, for tables.
@@ -85,6 +87,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     input_format_: InputFormat
     seed_: int
     finder_: tasks.FoundTasks
+    images_: Images | None
     _turns: Turns
 
     def __init__(
@@ -326,16 +329,20 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "cpu",
         backbone: BackboneLike | None = None,
         learner: type[Learner] | None = None,
+        seed: int | None = None,
     ) -> Self:
-        """The estimator that `save` wrote, ready to predict and to continue learning.
+        """The estimator that `save` wrote, or the model that a run has kept, ready to predict and to continue learning.
+
+        A run is not changed by what its estimator learns; `scale_cl.learn` teaches the run itself.
 
         Args:
-            path: the file.
+            path: the file, or the directory of the run.
             device: auto, cpu, cuda or cuda:N.
             backbone: the backbone, if the estimator was made with one of your own.
             learner: the learner's class, if the estimator was made with a class instead of a name.
+            seed: which model of a run with several seeds.
         """
-        return model_file.load(cls, path, device=device, backbone=backbone, learner=learner)
+        return model_file.load(cls, path, device=device, backbone=backbone, learner=learner, seed=seed)
 
     @in_turn
     def __getstate__(self) -> dict[str, Any]:

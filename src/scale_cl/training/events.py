@@ -6,7 +6,7 @@ be pickled, so a process sends its events to its parent as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scale_cl.metrics import Evaluation
@@ -73,7 +73,7 @@ class Evaluated:
 
     seed: int
     task: int
-    accuracies: list[float]  # percent
+    accuracies: Sequence[float | None]  # percent; None: the data of an earlier stream is gone
 
 
 @dataclass(frozen=True)

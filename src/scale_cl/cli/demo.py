@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
 
+_INTERRUPTED = 130  # as shells report Ctrl-C: there is nothing to resume
 _LEARNERS = (("finetune", "fine-tuning"), ("scale", "SCALE"))
 
 
@@ -19,6 +20,7 @@ def demo(
 ) -> None:
     """Train SCALE and plain fine-tuning on ten tasks and compare what they still know at the end."""
     from scale_cl.cli.run import run_with_progress
+    from scale_cl.errors import Interrupted
     from scale_cl.training.config import resolve
     from scale_cl.training.run_directory import RunRequest
 
@@ -28,7 +30,11 @@ def demo(
             "Every sample is seen once. Fine-tuning keeps nothing; SCALE keeps 50 samples per task.\n"
         )
     configs = [resolve(learner=name, stream="digits", options={"run.seeds": seeds}) for name, _ in _LEARNERS]
-    results = [run_with_progress(RunRequest(config), None, quiet=quiet) for config in configs]
+    try:
+        results = [run_with_progress(RunRequest(config), None, quiet=quiet) for config in configs]
+    except Interrupted as stopped:
+        typer.echo(f"scale-cl: {stopped}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
     _print_table(results)
     typer.echo(
         "\nACC: accuracy over all tasks at the end. FM: how much of the best was forgotten.\n"

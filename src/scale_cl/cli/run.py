@@ -181,7 +181,7 @@ def run_with_progress(
             listeners.append(stack.enter_context(tracked(**about)))
         elif directory is not None and not resume:
             trackers.forget(directory.path)
-        stop = None if directory is None else stack.enter_context(stop_on_signal())
+        stop = stack.enter_context(stop_on_signal())
         places = {} if quiet else {name: place for one in listeners for name, place in one.places.items()}
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet, places=places)))
         try:

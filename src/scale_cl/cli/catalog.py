@@ -112,9 +112,13 @@ def show(
     learner: Annotated[
         str | None, typer.Argument(help="Name of a learner, see `scale-cl list learners`; scale if not given.")
     ] = None,
-    stream: Annotated[str | None, typer.Option(help="Name of a stream, see `scale-cl list streams`.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of a stream, see `scale-cl list streams`.")
+    ] = None,
     preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learner's settings [ours].")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with sections stream, learner, run.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML file with sections stream, learner, run.")
+    ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="One setting; may be repeated.")
     ] = None,

@@ -70,7 +70,10 @@ def get(name: Name, data: Root = None) -> None:
 
 @app.command("check")
 def check(name: Name, data: Root = None) -> None:
-    """Check every file of a data set: whether it is there, complete and the published one."""
+    """Check every file of a data set.
+
+    A file must be there, complete and the published one.
+    """
     from scale_cl.errors import DataError
     from scale_cl.streams import data_root
 

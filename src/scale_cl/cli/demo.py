@@ -18,7 +18,10 @@ def demo(
     seeds: Annotated[int, typer.Option(metavar="N", help="Number of seeds.", min=1, max=100)] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
 ) -> None:
-    """Train SCALE and plain fine-tuning on ten tasks and compare what they still know at the end."""
+    """Compare SCALE with plain fine-tuning; no download.
+
+    Trains both on ten tasks and shows what they still know at the end. Writes no files.
+    """
     from scale_cl.cli.run import run_with_progress
     from scale_cl.errors import Interrupted
     from scale_cl.training.config import resolve

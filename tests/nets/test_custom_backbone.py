@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -186,7 +186,7 @@ def test_what_cannot_be_a_backbone_is_said(backbone: Any, error: type[Exception]
 
 @pytest.mark.parametrize("name", ["resnet50", "mlp-", "resnet"])
 def test_an_unknown_name_says_what_would_be_right(name: str) -> None:
-    for make in (lambda: ScaleConfig(backbone=name), lambda: Scale(COLOUR, backbone=name)):
+    for make in (lambda: ScaleConfig(backbone=name), lambda: registry.make("scale", COLOUR, backbone=cast(Any, name))):
         with pytest.raises(ConfigError) as caught:
             make()
         text = str(caught.value)
@@ -196,4 +196,4 @@ def test_an_unknown_name_says_what_would_be_right(name: str) -> None:
 
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"backbone is int; give an nn\.Module or a function that makes one"):
-        Scale(COLOUR, backbone=3)
+        Scale(COLOUR, backbone=cast(Any, 3))

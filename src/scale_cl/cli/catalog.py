@@ -145,8 +145,8 @@ def config_text(config: Config) -> str:
             lines.append(_line("name", config.learner_name, "name of the learner, see `scale-cl list learners`"))
         for name, value, default, doc, legal in explain(settings):
             changed = value != default and name != "name"
-            parts = [doc, legal and f"[{legal}]", f"(default {_scalar(default)})" if changed else ""]
-            lines.append(_line(name, value, " ".join(filter(None, parts))))
+            texts = [doc, legal and f"[{legal}]", f"(default {_scalar(default)})" if changed else ""]
+            lines.append(_line(name, value, " ".join(filter(None, texts))))
     return "\n".join(lines)
 
 

@@ -121,7 +121,7 @@ def _download_bars(root: Path) -> Iterator[Report]:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        said = set()
+        said: set[str] = set()
 
         def say(file: str, done: int, total: int) -> None:
             if file not in said:

@@ -41,7 +41,8 @@ def demo(
     _print_table(results)
     typer.echo(
         "\nACC: accuracy over all tasks at the end. FM: how much of the best was forgotten.\n"
-        "LA: accuracy right after learning each task. First task: when just learnt → at the end.\n"
+        "LA: accuracy right after learning each task.\n"
+        "First task: its accuracy when just learnt → at the end.\n"
         "Percent, mean ± deviation over the seeds.\n"
         "\nNext:\n"
         "  scale-cl list learners                 the methods there are\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class Work:
         self.tested = dict.fromkeys(seeds, 0)  # tasks after which it was tested, by seed
         self.began = self._mark = time.monotonic()
         self._units: Counter[str] = Counter()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def restore(self, seed: int, steps: int, tests: int) -> None:
         """An earlier process did so much of this seed."""
@@ -80,10 +80,10 @@ class Work:
             todo[self._LATER] += self.steps - steps - early
             todo[self._TEST] += sum(range(self.tested[seed] + 1, self.tasks + 1))
         known = {kind: self._seconds[kind] / units for kind, units in self._units.items()}
-        steps = [known[kind] for kind in (self._LATER, self._FIRST) if kind in known]
-        if not steps:
+        timed = [known[kind] for kind in (self._LATER, self._FIRST) if kind in known]
+        if not timed:
             return ""
-        guess = {self._FIRST: steps[-1], self._LATER: steps[0], self._TEST: 0.0} | known
+        guess = {self._FIRST: timed[-1], self._LATER: timed[0], self._TEST: 0.0} | known
         bound = "over " if todo[self._LATER] > 0 and self._LATER not in known else ""
         return f"{bound}{clock(sum(units * guess[kind] for kind, units in todo.items()))} left"
 

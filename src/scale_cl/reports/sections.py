@@ -235,7 +235,7 @@ def _labelled(pooled: list[Pool], stream: str) -> list[ResultRow]:
 
 def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner: str, stream: str) -> dict[str, Any]:
     """Settings that differ: from the usual value where there is one, else from the learner's other rows."""
-    reference = paper.settings(learner, stream) | _for_own_images(config, learner)
+    reference = {**paper.settings(learner, stream), **_for_own_images(config, learner)}
     found = {}
     for name, value in config_section(config, "learner").items():
         if name == "name":

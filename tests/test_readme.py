@@ -56,9 +56,10 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as a repository viewer and the built manual make them."""
+    """Of the headings, as a repository viewer and the built manual make them, and those that are written out."""
     headings = re.findall(r"^#+ (.+?)(?: *\{.*\})?$", prose(page), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    written = set(re.findall(r'<a id="([^"]+)"', prose(page)))
+    return written | {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def broken_links(page: Path) -> list[str]:

@@ -35,11 +35,17 @@ def export(
         typer.Option("--format", metavar="onnx|torch", help="ONNX (.onnx, by the extra onnx) or torch.export (.pt2)."),
     ] = "onnx",
     seed: Annotated[int | None, typer.Option(metavar="S", help="Seed; needed if the run has several.")] = None,
-    learner: Annotated[str | None, typer.Option(help="Its learner, if module:Class or file.py:Class.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Its backbone, if module:function or file.py:function.")] = None,
+    learner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its learner, if module:Class or file.py:Class.")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its backbone, if module:function or file.py:function.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write the trained model of one task as a file that runs without scale-cl: ONNX, or torch.export's .pt2.
+    """Write a trained model as a file that runs without scale-cl.
+
+    The format is ONNX, or torch.export's .pt2; a file holds the model of one task.
 
     The model takes a batch of raw samples and returns a logit per class; its metadata names the classes.
 

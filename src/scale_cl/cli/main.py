@@ -29,8 +29,9 @@ app = typer.Typer(
     help="Online continual learning: tasks arrive one after another, one pass, a small memory, no forgetting.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 for command in (run, resume, learn, predict, evaluate, info, export, reproduce, show, demo, bench, report, compare):
     app.command()(command)

@@ -41,7 +41,9 @@ def learn(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing line.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Drop other tasks that it has begun to learn.")] = False,
 ) -> None:
-    """Teach a finished run more tasks: its model continues, and its earlier tasks are still tested.
+    """Teach a finished run more tasks.
+
+    Its model continues, and its earlier tasks are still tested.
 
     The earlier images are not needed; without them, the earlier tasks are not tested. Until all new tasks are learnt,
     the model of before stays in use. After a stop, repeat the command, or use `scale-cl resume`.
@@ -78,7 +80,10 @@ def predict(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Predict the classes of images: one line each, with the path, the task, the class and its probability."""
+    """Predict the classes of images.
+
+    There is one line per image, with the path, the task, the class and its probability.
+    """
     from scale_cl import files
     from scale_cl.errors import OutputInUseError
     from scale_cl.estimator.saved_model import predictions
@@ -113,7 +118,10 @@ def evaluate(
     backbone: BackboneReference = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Test a model on labelled images: the accuracy per task, and their mean."""
+    """Test a model on labelled images.
+
+    Prints the accuracy per task, and their mean.
+    """
     from scale_cl.estimator import saved_model
     from scale_cl.plugins import name_references
 

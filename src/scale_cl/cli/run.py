@@ -29,16 +29,18 @@ _FEW_TASKS = 10  # the accuracies of so many fit in a line
 def run(
     stream: Annotated[
         str | None,
-        typer.Option(help="Stream: a name, folder:PATH, csv:FILE, module:function or file.py:function [digits]."),
+        typer.Option(
+            metavar="NAME", help="Stream: a name, folder:PATH, csv:FILE, module:function or file.py:function [digits]."
+        ),
     ] = None,
-    learner: Annotated[str | None, typer.Option(help="Method; scale if not given.")] = None,
+    learner: Annotated[str | None, typer.Option(metavar="NAME", help="Method; scale if not given.")] = None,
     preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learner's settings [ours].")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Number of seeds.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="First seed.")] = None,
     tasks: Annotated[int | None, typer.Option(metavar="N", help="Only the first N tasks.")] = None,
     memory: Annotated[int | None, typer.Option(metavar="N", help="Memory slots per task.")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write [a new folder under runs/].")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML: sections stream, learner, run.")] = None,
     assignments: Annotated[
@@ -62,9 +64,10 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace the result in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings in force and stop.")] = False,
 ) -> None:
-    """Train a learner on a stream, one pass, and test it on all tasks so far after each one.
+    """Train a learner on a stream, and test it after each task.
 
-    Without options it runs SCALE on `digits`, which needs no download. `scale-cl show` explains every setting.
+    One pass; each test is on all tasks so far. Without options it runs SCALE on `digits`, which needs no download.
+    `scale-cl show` explains every setting.
     """
     from scale_cl.cli.catalog import config_text
     from scale_cl.errors import ConfigError
@@ -113,15 +116,24 @@ def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's directory.")],
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are now.")] = None,
     on_divergence: Divergence = None,
-    stream: Annotated[str | None, typer.Option(help="Its stream, if module:function or file.py:function.")] = None,
-    learner: Annotated[str | None, typer.Option(help="Its learner, if module:Class or file.py:Class.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Its backbone, if module:function or file.py:function.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its stream, if module:function or file.py:function.")
+    ] = None,
+    learner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its learner, if module:Class or file.py:Class.")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its backbone, if module:function or file.py:function.")
+    ] = None,
     no_track: Annotated[
         bool, typer.Option("--no-track", help="Continue without the trackers that the run was started with.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing line.")] = False,
 ) -> None:
-    """Continue a run where it stopped; the result is the one that it would have had without the stop."""
+    """Continue a run where it stopped.
+
+    The result is the one that it would have had without the stop.
+    """
     from scale_cl import trackers
     from scale_cl.errors import CheckpointError, TrackerError
     from scale_cl.plugins import name_references
@@ -180,7 +192,7 @@ def run_with_progress(
             listeners.append(stack.enter_context(tracked(**about)))
         elif directory is not None and not resume:
             trackers.forget(directory.path)
-        stop = None if directory is None else stack.enter_context(stop_on_signal())
+        stop = stack.enter_context(stop_on_signal())
         places = {} if quiet else {name: place for one in listeners for name, place in one.places.items()}
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet, places=places)))
         try:

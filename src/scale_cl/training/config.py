@@ -309,7 +309,7 @@ def require_stream(name: str, *, typed: bool) -> None:
     if name in streams.ENTRIES:
         OUTSIDE.check_not_taken(name)
         return
-    OUTSIDE.require_given(name, "--stream")
+    OUTSIDE.require_given(name, "--stream ")
     if not is_reference(name):
         own = None if name in streams.names() else own_name(name)
         if own is not None:

@@ -7,7 +7,7 @@ be pickled, so a process sends its events to its parent as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scale_cl.metrics import Evaluation
 
@@ -15,6 +15,8 @@ from scale_cl.metrics import Evaluation
 @dataclass(frozen=True)
 class Loaded:
     """The data is in memory. Only `run`, which loads it, sends this event."""
+
+    remarks: tuple[str, ...] = ()  # what is odd about the data, but no error: one line each
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Stepped:
     """Each seed has done this many steps in all; the mean, if the seeds train independently."""
 
     steps: int
+    of_each: tuple[int, ...] = field(default=(), compare=False)  # steps of each seed, if they train independently
 
 
 @dataclass(frozen=True)

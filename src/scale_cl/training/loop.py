@@ -125,13 +125,13 @@ def train_many(
     tell(Started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches)))
     for run in runs:
         run.steps = epochs * sum(batches[: run.stage]) + run.done
-    if min(run.steps for run in runs):
-        tell(Stepped(min(run.steps for run in runs)))
     for run in runs:
         if run.steps:
             matrix = [list(row) for row in run.matrix]
             measured = tuple(run.evaluations), metrics.prequential(run.predictions)
             tell(Restored(run.stream.seed, run.steps, matrix, *measured))
+    if min(run.steps for run in runs):
+        tell(Stepped(min(run.steps for run in runs)))
     skipped = _SkippedSteps(runs)
     wanted = _Monitors(loss_every, evaluate_every, evaluate_samples, prequential)
     with (

@@ -32,7 +32,9 @@ def accuracies(learner: str, seed: int) -> tuple[float, float | None]:
     inputs, labels = load_digits(return_X_y=True)
     x, x_test, y, y_test = train_test_split(inputs, labels, test_size=500, random_state=seed, stratify=labels)
     keeps = "memory" in field_names(registry.config_class(learner))
-    model = ContinualClassifier(learner, settings={"memory": SLOTS} if keeps else None, random_state=seed)
+    model = ContinualClassifier(learner, random_state=seed)
+    if keeps:
+        model.set_params(memory=SLOTS)
     for first in range(0, 10, 2):
         rows = (y == first) | (y == first + 1)
         model.partial_fit(x[rows], y[rows])

@@ -31,7 +31,18 @@ class Sample(Settings):
 def test_defaults_are_valid_and_explained() -> None:
     rows = {row.name: row for row in explain(Sample(rate=0.5))}
     assert list(rows) == field_names(Sample)
-    assert rows["rate"] == ("rate", 0.5, 0.1, "learning rate")
+    assert rows["rate"] == ("rate", 0.5, 0.1, "learning rate", "a number above 0 and at most 10")
+    assert [row.legal for row in list(rows.values())[1:]] == [
+        "a whole number of at least 1 and below 1000",
+        "a whole number of at least 1 or none",
+        "a whole number of at least 0 or natural",
+        "one of ring, reservoir",
+        "one of 8, 16",
+        "a list, each a whole number of at least 1",
+        "true or false",
+        "",
+        "none or text",
+    ]
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
-from typing import Any, Literal
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -17,7 +15,6 @@ Made from the code: each setting is declared once, with its default, its range a
 `--config` has them under `stream:`, `learner:` and `run:`; `--set lambda3=0.1` names a setting of the learner,
 `--set run.batch_size=20` one of another section. `scale-cl show LEARNER --stream STREAM` prints those in force.
 """
-_KINDS = {int: "whole number", float: "number", bool: "true, false", str: "text", types.NoneType: "none"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -56,30 +53,15 @@ def page() -> str:
 
 def _table(kind: type[Any], *, beyond: type[Any] | None = None) -> str:
     """Every field, or those that `beyond` does not have in the same way."""
+    from scale_cl.settings import explain
+
     known = {} if beyond is None else {f.name: (f.default, f.metadata) for f in dataclasses.fields(beyond)}
-    hints = typing.get_type_hints(kind)
+    legal = {row.name: row.legal or "text" for row in explain(kind())}
     rows = []
     for field in dataclasses.fields(kind):
         if known.get(field.name) != (field.default, field.metadata):
-            values = _values(hints[field.name], field.metadata)
-            rows.append(f"| `{field.name}` | `{_default(field.default)}` | {values} | {_doc(field)} |")
+            rows.append(f"| `{field.name}` | `{_default(field.default)}` | {legal[field.name]} | {_doc(field)} |")
     return "\n".join(["| setting | default | values | meaning |", "|---|---|---|---|", *rows, ""])
-
-
-def _values(kind: Any, limits: typing.Mapping[str, Any]) -> str:
-    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    words = [_kind(member) for member in (typing.get_args(kind) if union else (kind,))]
-    if limits.get("choices"):
-        words = [", ".join(map(str, limits["choices"]))]
-    signs = (("low", "≥"), ("above", ">"), ("high", "≤"), ("below", "<"))
-    ranges = [f"{sign} {limits[name]}" for name, sign in signs if limits.get(name) is not None]
-    return " or ".join(words) + (f", {' and '.join(ranges)}" if ranges else "")
-
-
-def _kind(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return ", ".join(map(str, typing.get_args(kind)))
-    return _KINDS[kind]
 
 
 def _default(value: object) -> str:

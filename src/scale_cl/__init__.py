@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from scale_cl import learners, metrics, streams
     from scale_cl.errors import ScaleClError
     from scale_cl.estimator import ContinualClassifier, ScaleClassifier
+    from scale_cl.estimator.saved_model import evaluate, info, predict
     from scale_cl.learners.scale import Scale, ScaleConfig
     from scale_cl.nets import CustomBackbone
     from scale_cl.results import RunResult, SeedResult
     from scale_cl.streams import InputSpec, Stream, Task, TaskInfo
     from scale_cl.training import train, train_many
     from scale_cl.training.config import Config, resolve
+    from scale_cl.training.kept_model import learn
     from scale_cl.training.run import run
 
 __version__ = "0.1.0"
@@ -25,12 +27,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": ("ScaleClError",),
     "estimator": ("ContinualClassifier", "ScaleClassifier"),
+    "estimator.saved_model": ("evaluate", "info", "predict"),
     "learners.scale": ("Scale", "ScaleConfig"),
     "nets": ("CustomBackbone",),
     "results": ("RunResult", "SeedResult"),
     "streams": ("InputSpec", "Stream", "Task", "TaskInfo"),
     "training": ("train", "train_many"),
     "training.config": ("Config", "resolve"),
+    "training.kept_model": ("learn",),
     "training.run": ("run",),
 }
 _MODULES = ("learners", "metrics", "streams")
@@ -50,8 +54,12 @@ __all__ = [
     "Task",
     "TaskInfo",
     "__version__",
+    "evaluate",
+    "info",
+    "learn",
     "learners",
     "metrics",
+    "predict",
     "resolve",
     "run",
     "streams",

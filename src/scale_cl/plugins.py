@@ -69,11 +69,14 @@ class Plugins:
             self.given[name] = f"{file}:{parts['file_attribute']}" if file else name
 
     def require_given(self, name: str, option: str) -> None:
-        """Raise ConfigError for a reference that the user did not give: nothing is imported because a file names it."""
+        """Raise ConfigError for a reference that the user did not give: nothing is imported because a file names it.
+
+        `option` is what the user writes before the name, such as "--stream ".
+        """
         if is_reference(name) and name not in self.given:
             raise ConfigError(
                 f"{self.kind} {name!r} is named in a file, from which nothing is imported; name it yourself, "
-                f"{option} {name}, or install it as an entry point"
+                f"{option}{name}, or install it as an entry point"
             )
 
     def names(self) -> list[str]:

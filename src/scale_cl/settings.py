@@ -32,6 +32,7 @@ class Explained(NamedTuple):
     value: object
     default: object
     doc: str
+    legal: str  # the values that it may take, in words; empty for any text
 
 
 def setting(
@@ -95,9 +96,12 @@ def parse_text(cls: type[Settings], field: str, text: str, *, section: str = "")
 
 
 def explain(cfg: Settings) -> list[Explained]:
-    """Every setting in order of declaration: name, value in force, default, documentation."""
-    fields = dataclasses.fields(cfg)
-    return [Explained(f.name, getattr(cfg, f.name), f.default, f.metadata.get("doc", "")) for f in fields]
+    """Every setting in order of declaration: name, value in force, default, documentation, legal values."""
+    kinds = typing.get_type_hints(type(cfg))
+    return [
+        Explained(f.name, getattr(cfg, f.name), f.default, f.metadata.get("doc", ""), _legal(kinds[f.name], f.metadata))
+        for f in dataclasses.fields(cfg)
+    ]
 
 
 def as_dict(cfg: Settings) -> dict[str, Any]:
@@ -183,9 +187,26 @@ def _check_range(limits: Mapping[str, Any], value: object, label: str) -> None:
         and (below is None or value < below)
     )
     if not right:
-        bounds = [("at least", low), ("above", above), ("at most", high), ("below", below)]
-        words = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
-        raise ConfigError(f"{label}: {value!r} is out of range, it must be {words}")
+        raise ConfigError(f"{label}: {value!r} is out of range, it must be {_range_words(limits)}")
+
+
+def _range_words(limits: Mapping[str, Any]) -> str:
+    words = {"low": "at least", "above": "above", "high": "at most", "below": "below"}
+    return " and ".join(f"{word} {limits[k]}" for k, word in words.items() if limits.get(k) is not None)
+
+
+def _legal(kind: Any, limits: Mapping[str, Any]) -> str:
+    """The values that a field may take; empty for any text."""
+    if limits.get("choices") is not None:
+        return f"one of {', '.join(str(choice) for choice in limits['choices'])}"
+    if kind is str:
+        return ""
+    bounds = _range_words(limits)
+    bounds = f" of {bounds}" if bounds.startswith("at") else f" {bounds}".rstrip()
+    return " or ".join(
+        _kind_name(k) + (bounds if k in (int, float) or typing.get_origin(k) is tuple else "")
+        for k in _alternatives(kind)
+    )
 
 
 def _kind_names(kind: Any) -> str:

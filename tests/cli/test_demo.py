@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.training.child import Child
 
 
 def test_the_demo_shows_forgetting_avoided(command: Callable[..., Any]) -> None:
@@ -20,3 +23,12 @@ def test_the_demo_shows_forgetting_avoided(command: Callable[..., Any]) -> None:
     assert fine_tuned[just_learnt] - fine_tuned[at_the_end] > scale[just_learnt] - scale[at_the_end] + 10
     assert "scale-cl run" in finished.out
     assert list(Path().iterdir()) == []
+
+
+def test_ctrl_c_ends_the_demo(tmp_path: Path) -> None:
+    child = Child(tmp_path, "demo", "--seeds", "1")
+    child.wait_for_words("task 1/10")
+    code, out, err = child.interrupt(signal.SIGINT, group=True)
+    assert code == 130
+    assert err.endswith("scale-cl: stopped as asked; nothing was kept\n")
+    assert "ACC" not in out

@@ -30,6 +30,25 @@ def test_help_does_not_import_torch(arguments: list[str]) -> None:
     assert done.stdout
 
 
+GROUPS = ("", "data", "list", "memory")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_first_sentence_about_a_command_fits_in_a_list_of_80_columns(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = command(*filter(None, [group]), "--help").out.partition("Commands:")[2]
+    assert listed.count("\n") > 2
+    assert "..." not in listed
+
+
+def test_a_flag_has_no_type_and_a_default_in_brackets_is_shown(command: Callable[..., Any]) -> None:
+    for words in ([], ["run"], ["resume"], ["demo"], ["report"], ["export"], ["data", "get"]):
+        assert "<bool>" not in command(*words, "--help").out
+    assert "The learner's settings [ours]." in command("run", "--help").out  # not taken for markup
+
+
 def test_the_version_is_printed(command: Callable[..., Any]) -> None:
     finished = command("--version")
     assert (finished.code, finished.out) == (0, f"scale-cl {scale_cl.__version__}\n")

@@ -180,7 +180,9 @@ def test_a_run_on_images_of_ones_own_ends_with_the_accuracy_on_each_task(command
     assert finished.code == 0
     last = [seed.matrix[-1] for seed in results.read(Path("two")).seeds]
     means = [sum(row[task] or 0 for row in last) / 2 for task in range(2)]
-    assert finished.err.endswith(f"wrote two/result.json\ntask 0-day: {means[0]:.1f}   task 1-day: {means[1]:.1f}\n")
+    by_task = f"task 0-day: {means[0]:.1f}   task 1-day: {means[1]:.1f}"
+    model = "the model is kept in two (it holds no training samples; `scale-cl info two`)"
+    assert finished.err.endswith(f"wrote two/result.json\n{by_task}\n{model}\n")
     assert finished.out.count("\n") == 1
     assert "task 0-day" not in command(*own, "--tasks", "2", "--out", "quiet", "-q").err
     assert "task 0-day" not in command(*own, "--out", "many").err, "eleven would be a long line"

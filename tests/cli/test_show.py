@@ -18,7 +18,8 @@ def test_the_settings_in_force_are_shown_with_their_meaning(command: Callable[..
     assert finished.code == 0
     lines = {line.split(":")[0].strip(): line for line in finished.out.splitlines()}
     assert lines["inner_lr"].split("#")[0].split() == ["inner_lr:", "0.1"]
-    assert lines["inner_lr"].endswith("(default 0.01)")
+    assert lines["inner_lr"].endswith("[a number above 0] (default 0.01)")
+    assert lines["boundaries"].endswith("[one of told, hidden, detect]")
     assert set(field_names(learners.registry.config_class("scale"))) <= set(lines)
     for line in finished.out.splitlines():
         assert line in ("stream:", "learner:", "run:") or line.partition("# ")[2], f"no meaning in {line!r}"

@@ -228,7 +228,7 @@ def test_the_same_random_state_gives_the_same_model_and_another_a_different_one(
 
 
 def test_parameters_are_those_of_scikit_learn() -> None:
-    model = ScaleClassifier(memory=7, settings={"lambda3": 0.1})
+    model = ScaleClassifier(memory=7, lambda3=0.1)
     assert model.get_params()["memory"] == 7
     model = clone(model).set_params(inner_lr=0.02).fit(*blobs(FIRST, n=20))
     config = model.learner_.config
@@ -240,7 +240,14 @@ def test_parameters_are_those_of_scikit_learn() -> None:
     ("model", "message"),
     [
         (ContinualClassifier("scael"), "unknown learner 'scael'; did you mean 'scale'"),
-        (ContinualClassifier(settings={"lrr": 1}), "settings.lrr"),
+        (ContinualClassifier(memry=9), r"^er has no setting 'memry'; did you mean 'memory'\? its settings are .*, lr"),
+        (ContinualClassifier(epoch=9), r"^er has no setting 'epoch'; did you mean 'epochs'\?"),
+        (ContinualClassifier(xyzzy=9), r"^er has no setting 'xyzzy'; its settings are backbone, .*, lr"),
+        (ContinualClassifier(inner_lr=0.1), r"^er has no setting 'inner_lr'"),
+        (ScaleClassifier(learner="er"), r"^scale has no setting 'learner'"),
+        (ContinualClassifier(settings={"lr": 1}), r"^settings are parameters of their own: write lr=1, without setti"),
+        (ContinualClassifier(memory="many"), r"^memory: 'many' is not a whole number"),
+        (ContinualClassifier(threads=0), "threads is 0; it must be a whole number of at least 1"),
         (ContinualClassifier(batch_size=0), "batch_size is 0"),
         (ContinualClassifier(epochs=1.5), "epochs is 1.5"),  # type: ignore[arg-type]
         (ContinualClassifier(scenario="classes"), "scenario is 'classes'"),
@@ -283,4 +290,4 @@ def test_wrong_data_is_named_and_nothing_is_learnt_of_it() -> None:
 def test_a_loss_that_explodes_is_said() -> None:
     x, y = blobs(FIRST)
     with pytest.raises(DivergenceError, match=r"not a finite number, with lr 1e\+09; lower the rate$"):
-        ContinualClassifier("finetune", settings={"lr": 1e9}).fit(x, y)
+        ContinualClassifier("finetune", lr=1e9).fit(x, y)

@@ -37,9 +37,9 @@ def fitted(**settings: Any) -> ContinualClassifier:
 
 def test_a_class_learns_as_its_name_does() -> None:
     before = Counting.counted
-    model = fitted(settings={"lr": 0.02})
+    model = fitted(lr=0.02)
     assert Counting.counted - before == 30
-    named = ContinualClassifier("er", epochs=2, settings={"lr": 0.02}).fit(X, Y)
+    named = ContinualClassifier("er", epochs=2, lr=0.02).fit(X, Y)
     np.testing.assert_array_equal(model.predict_proba(X), named.predict_proba(X))
     assert type(model.learner_) is Counting
     assert model.learner_.config.lr == 0.02

@@ -34,7 +34,7 @@ def same(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(one.predict_proba(x, task=task), other.predict_proba(x, task=task))
 
 
-@pytest.mark.parametrize("model", [ScaleClassifier(memory=9, settings={"lambda1": 0.5}), ContinualClassifier("acl")])
+@pytest.mark.parametrize("model", [ScaleClassifier(memory=9, lambda1=0.5), ContinualClassifier("acl")])
 def test_a_loaded_estimator_predicts_and_goes_on_learning_as_the_saved_one(model: Any, tmp_path: Path) -> None:
     model = trained(model)
     model.save(tmp_path / "model.safetensors")
@@ -108,12 +108,12 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
         ScaleClassifier.load(path)
     with pytest.raises(CheckpointError) as error:
         ScaleClassifier.load(tmp_path)
-    assert str(error.value) == f"{tmp_path} is a directory; give the file that save() wrote"
+    assert str(error.value) == f"{tmp_path} is not a run's directory: it has no result.json"
     (tmp_path / "result.json").touch()
-    with pytest.raises(CheckpointError, match=r"looks like a run's: `scale-cl export` and `scale-cl resume` take"):
+    with pytest.raises(CheckpointError, match=r"has kept no model; run it again with --set run.keep_state=true"):
         ScaleClassifier.load(tmp_path)
     trained(ScaleClassifier()).save(path)
-    with pytest.raises(CheckpointError, match="written by ScaleClassifier"):
+    with pytest.raises(CheckpointError, match="written by 'ScaleClassifier'"):
         ContinualClassifier.load(path)
     data = path.read_bytes()
     path.write_bytes(data[:-100])

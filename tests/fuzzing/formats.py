@@ -139,7 +139,7 @@ class EstimatorFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "model"
         x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-        model = ContinualClassifier("er", settings={"memory": 4, "replay": 4, "backbone": "mlp-8-8"})
+        model = ContinualClassifier("er", memory=4, replay=4, backbone="mlp-8-8")
         for name in ("a", "b"):
             model.partial_fit(x, ["even" if i % 2 else "odd" for i in range(40)], task=name, classes=["even", "odd"])
         model.save(self._path)

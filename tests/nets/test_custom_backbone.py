@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -182,3 +182,18 @@ def test_the_state_of_a_learner_with_its_own_backbone_can_be_taken_over() -> Non
 def test_what_cannot_be_a_backbone_is_said(backbone: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Scale(COLOUR, ScaleConfig(), backbone=backbone)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "mlp-", "resnet"])
+def test_an_unknown_name_says_what_would_be_right(name: str) -> None:
+    for make in (lambda: ScaleConfig(backbone=name), lambda: registry.make("scale", COLOUR, backbone=cast(Any, name))):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        text = str(caught.value)
+        assert text.startswith(f"learner.backbone: {name!r} is not one of auto, mlp, resnet18, ")
+        assert text.endswith("(module:function or file.py:function) or, in Python, give the nn.Module itself")
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"backbone is int; give an nn\.Module or a function that makes one"):
+        Scale(COLOUR, backbone=cast(Any, 3))

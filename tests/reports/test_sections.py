@@ -10,6 +10,7 @@ import pytest
 
 from scale_cl.reports import Section, collect, sections
 from scale_cl.reports.collection import distinct, slug
+from scale_cl.reports.sections import our_row
 from scale_cl.training.config import resolve
 from tests.reports.made_results import run_result
 
@@ -42,6 +43,17 @@ def test_seeds_of_the_same_settings_are_pooled_from_several_runs(tmp_path: Path)
     assert [seed.seed for seed in row.seeds] == [0, 1, 3, 4]
     assert [run.name for run in row.runs] == ["a/result.json", "b/result.json"]
     assert section.gaps == []
+
+
+def test_scale_is_called_scale_on_own_images(tmp_path: Path) -> None:
+    configs = [resolve(stream="folder:photos", options=options) for options in ({}, {"learner.clip": 0.0})]
+    for number, config in enumerate(configs):
+        made = run_result(stream="photos")
+        seeds = [replace(seed, config=config.as_dict(), preset="ours") for seed in made.seeds]
+        replace(made, seeds=tuple(seeds)).write(tmp_path / str(number))
+    (section,) = sections_of(tmp_path)
+    assert [row.label for row in section.rows] == ["scale", "scale clip=0.0"]
+    assert our_row(section) is section.rows[0]
 
 
 def test_a_seed_that_is_there_twice_counts_once_and_is_said(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scale_cl.errors import StreamError
 from scale_cl.streams import Arrays, Stream, blurred, load, permuted, split, thinned
-from scale_cl.training.checkpointing import fingerprint
+from scale_cl.training.learnt_streams import fingerprint
 
 
 def numbered(classes: int = 8, each: int = 30) -> Arrays:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import socket
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -127,6 +128,16 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path, site: Site) -> None
         download(file, tmp_path / "a.bin", patience=HASTE)
     with pytest.raises(FetchError, match="is not an http address"):
         download(replace(file, url="file:///etc/passwd"), tmp_path / "a.bin", patience=HASTE)
+
+
+def test_a_server_that_does_not_answer_is_given_up_soon(tmp_path: Path, site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:  # connects, and never says a word
+        file = replace(site.offer("a.bin", CONTENT), url=f"http://127.0.0.1:{silent.getsockname()[1]}/a.bin")
+        hasty = replace(HASTE, attempts=100, answer=0.02)
+        seen: list[tuple[str, int, int]] = []
+        with pytest.raises(FetchError, match=r"could not be fetched \(no answer within 0.02 s\)"):
+            download(file, tmp_path / "a.bin", report=lambda *now: seen.append(now), patience=hasty)
+        assert seen == [("a.bin", 0, len(CONTENT))]  # before anything arrived
 
 
 def archive(folder: str, files: dict[str, bytes]) -> bytes:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from scale_cl.errors import DataError, StreamError
 from scale_cl.streams import Stream, from_folder, from_manifest, reading, split
 from scale_cl.streams.keeping import Reading
-from scale_cl.streams.reading import LazyRows, ReadAhead
+from scale_cl.streams.reading import Block, LazyRows, ReadAhead, Readers
 
 CPU = torch.device("cpu")
 
@@ -115,6 +117,32 @@ def test_a_worker_that_is_killed_is_an_error_of_one_line(tmp_path: Path) -> None
     worker.join()
     with pytest.raises(DataError, match="a process that reads data was killed"):
         stream.arrival(0, CPU).take(0, 10)
+
+
+class Stuck:
+    """A source whose rows never come, until `go` is set."""
+
+    shape, sequential = (3,), False
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def read(self, rows: NDArray[np.int64]) -> Block:
+        self.go.wait()
+        return Block(np.zeros((len(rows), 3), np.float32))
+
+
+def test_readers_that_nobody_needs_any_more_are_not_waited_for() -> None:
+    source = Stuck()
+    readers = [Readers(source, workers=0)]
+    block = readers[0].submit(np.arange(2))
+    dropping = threading.Thread(target=readers.clear, daemon=True)
+    dropping.start()
+    dropping.join(20)
+    waited = dropping.is_alive()
+    source.go.set()
+    assert not waited
+    assert block.result().x.shape == (2, 3)
 
 
 def test_samples_change_places_within_their_window_only(tmp_path: Path) -> None:

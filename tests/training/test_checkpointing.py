@@ -14,8 +14,9 @@ from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.training import Event, checkpoint, memory_editing, train, train_many
 from scale_cl.training.checkpoint import found
-from scale_cl.training.checkpointing import Checkpointer, fingerprint
+from scale_cl.training.checkpointing import Checkpointer
 from scale_cl.training.events import Stepped
+from scale_cl.training.learnt_streams import fingerprint
 from scale_cl.training.run_directory import RunDirectory
 from tests.learners.sameness import differences
 from tests.learners.tiny import quick

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import scale_cl
 from scale_cl import results
-from scale_cl.errors import OutputInUseError
+from scale_cl.errors import Interrupted, OutputInUseError
 from scale_cl.learners import Learner
 from scale_cl.results import SeedResult
 from scale_cl.streams import Stream
@@ -56,6 +57,33 @@ def test_seeds_over_processes_have_the_results_of_one_after_the_other_and_hand_t
         steps = [event.steps for event in told if isinstance(event, Stepped)]
         assert steps == sorted(steps)
         assert steps[-1] == 34
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_without_a_directory_stops_when_asked(quick_processes: None, processes: int) -> None:
+    told: list[Event] = []
+    long = resolve(stream="digits", learner="er", options={"run.seeds": 3, "run.processes": processes})
+    with pytest.raises(Interrupted, match="stopped as asked; nothing was kept"):
+        run(long, on_event=told.append, stop=lambda: any(isinstance(event, Stepped) for event in told))
+    assert Finished() not in told
+
+
+def test_a_task_of_a_single_class_is_remarked_on_once(tmp_path: Path) -> None:
+    for task, classes in (("first", ("cat",)), ("second", ("cat", "dog"))):
+        for label in classes:
+            (tmp_path / task / label).mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / task / label / f"{number}.png")
+    told: list[Event] = []
+    options = {"run.seeds": 2, "run.processes": 1, "learner.backbone": "mlp"}
+    run(resolve(stream=f"folder:{tmp_path}", learner="finetune", options=options), on_event=told.append)
+    (loaded,) = [event for event in told if isinstance(event, Loaded)]
+    (remark,) = loaded.remarks
+    assert remark.startswith("task first has a single class, which its head always predicts")
+    told.clear()
+    options["stream.scenario"] = "class"
+    run(resolve(stream=f"folder:{tmp_path}", learner="finetune", options=options), on_event=told.append)
+    assert told[0] == Loaded()
 
 
 def test_a_run_is_the_training_of_its_parts() -> None:

@@ -21,13 +21,17 @@ def bench(
         typer.Argument(metavar="[PART]...", help=f"Parts to run, of {', '.join(_PARTS)}; all if none is given."),
     ] = None,
     stream: Annotated[
-        list[str] | None, typer.Option(help="Stream to measure, may be repeated; default: pmnist and scifar100.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Stream to measure, may be repeated; default: pmnist and scifar100."),
     ] = None,
     learner: Annotated[
         list[str] | None,
-        typer.Option(help="Learner to measure, may be repeated; default: all for steps, scale and er for other parts."),
+        typer.Option(
+            metavar="NAME",
+            help="Learner to measure, may be repeated; default: all for steps, scale and er for other parts.",
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(metavar="N", help="CPU threads per process.", min=1)] = 1,
     rounds: Annotated[int, typer.Option(metavar="N", help="Rounds, whose median is a step's time.", min=1)] = 15,
     block: Annotated[int, typer.Option(metavar="N", help="Steps per round [5 for colour on a CPU, or 20].", min=0)] = 0,
@@ -50,7 +54,10 @@ def bench(
         bool, typer.Option("--compare", help="Print ratios to earlier benchmarks of the same kind of machine.")
     ] = False,
 ) -> None:
-    """Measure speed and memory; write JSON and a figure, and compare with the history."""
+    """Measure speed and memory, and compare with earlier times.
+
+    Writes JSON and a figure.
+    """
     from scale_cl.bench.suite import BenchSettings, append_history, comparison, draw, measure, read_history
     from scale_cl.files import write_json
     from scale_cl.training.config import require_known

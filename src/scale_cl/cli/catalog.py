@@ -36,7 +36,7 @@ _MEANING = (
 
 @list_app.command("streams")
 def list_streams() -> None:
-    """List all streams with one line each; installed streams of other packages included."""
+    """List all streams, including those of other packages."""
     from scale_cl.streams import catalog
 
     _print_lines(catalog.names(), catalog.describe)
@@ -44,7 +44,10 @@ def list_streams() -> None:
 
 @list_app.command("learners")
 def list_learners() -> None:
-    """List all learners with one line each, then a table of what they store, what they need and how large they are."""
+    """List all learners, and what each stores and needs.
+
+    One line each, then a table of what they store, what they need and how large they are.
+    """
     from scale_cl.learners import registry
 
     _print_lines(registry.names(), registry.describe)
@@ -109,14 +112,21 @@ def show(
     learner: Annotated[
         str | None, typer.Argument(help="Name of a learner, see `scale-cl list learners`; scale if not given.")
     ] = None,
-    stream: Annotated[str | None, typer.Option(help="Name of a stream, see `scale-cl list streams`.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of a stream, see `scale-cl list streams`.")
+    ] = None,
     preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learner's settings [ours].")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with sections stream, learner, run.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML file with sections stream, learner, run.")
+    ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="One setting; may be repeated.")
     ] = None,
 ) -> None:
-    """Print the settings in force and their meaning, as YAML that `run --config` reads."""
+    """Print all settings: values, meaning and legal values.
+
+    The output is YAML that `run --config` reads.
+    """
     from scale_cl.training.config import resolve
 
     resolved = resolve(stream=stream, learner=learner, file=config, assignments=assignments or (), preset=preset)
@@ -124,7 +134,7 @@ def show(
 
 
 def config_text(config: Config) -> str:
-    """A config as YAML that `--config` reads: each field with its meaning, and its default if it has another value."""
+    """A config as YAML that `--config` reads: each field with its meaning, legal values, and default if it differs."""
     from scale_cl.settings import Settings, explain
 
     parts: dict[str, Settings] = {"stream": config.stream, "learner": config.learner, "run": config.run}
@@ -133,9 +143,10 @@ def config_text(config: Config) -> str:
         lines.append(f"{section}:")
         if section == "learner":
             lines.append(_line("name", config.learner_name, "name of the learner, see `scale-cl list learners`"))
-        for name, value, default, doc in explain(settings):
+        for name, value, default, doc, legal in explain(settings):
             changed = value != default and name != "name"
-            lines.append(_line(name, value, f"{doc} (default {_scalar(default)})" if changed else doc))
+            texts = [doc, legal and f"[{legal}]", f"(default {_scalar(default)})" if changed else ""]
+            lines.append(_line(name, value, " ".join(filter(None, texts))))
     return "\n".join(lines)
 
 

@@ -43,7 +43,11 @@ def list_data(data: Root = None) -> None:
 
 @app.command("get")
 def get(name: Name, data: Root = None) -> None:
-    """Download a data set from its official address and check it; an interrupted download is resumed."""
+    """Download a data set from its official address.
+
+    Every file is checked; an interrupted download is resumed.
+    """
+    typer.echo(f"{name}: checking what is there already", err=True)  # at once: the imports below take a moment
     from scale_cl.errors import FetchError
     from scale_cl.streams import data_root
     from scale_cl.streams.fetch import fetch
@@ -58,7 +62,7 @@ def get(name: Name, data: Root = None) -> None:
             typer.echo(f"{source.title} is in {root} already; `scale-cl data check {name}` looks at every file")
             return
         raise FetchError(f"{source.title} is not downloaded by scale-cl; put it in {root}: {source.placing}")
-    with _download_bars() as report:
+    with _download_bars(root) as report:
         lines = fetch(source, root, report=report)
     for line in lines:
         typer.echo(line)
@@ -66,7 +70,10 @@ def get(name: Name, data: Root = None) -> None:
 
 @app.command("check")
 def check(name: Name, data: Root = None) -> None:
-    """Check every file of a data set: whether it is there, complete and the published one."""
+    """Check every file of a data set.
+
+    A file must be there, complete and the published one.
+    """
     from scale_cl.errors import DataError
     from scale_cl.streams import data_root
 
@@ -106,15 +113,22 @@ def _bar(text: str) -> Iterator[Progress | None]:
 
 
 @contextlib.contextmanager
-def _download_bars() -> Iterator[Report | None]:
-    """A progress bar per file with speed and remaining time, if stderr is a terminal."""
+def _download_bars(root: Path) -> Iterator[Report]:
+    """A progress bar per file with speed and remaining time on a terminal, one line per file elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield None
+        said: set[str] = set()
+
+        def say(file: str, done: int, total: int) -> None:
+            if file not in said:
+                said.add(file)
+                typer.echo(f"downloading {file}, {total / 1e6:.1f} MB, to {root}", err=True)
+
+        yield say
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Bar(*columns, TimeRemainingColumn(), console=console) as bar:

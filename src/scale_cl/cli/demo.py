@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
 
+_INTERRUPTED = 130  # as shells report Ctrl-C: there is nothing to resume
 _LEARNERS = (("finetune", "fine-tuning"), ("scale", "SCALE"))
 
 
@@ -17,8 +18,12 @@ def demo(
     seeds: Annotated[int, typer.Option(metavar="N", help="Number of seeds.", min=1, max=100)] = 3,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the table.")] = False,
 ) -> None:
-    """Train SCALE and plain fine-tuning on ten tasks and compare what they still know at the end."""
+    """Compare SCALE with plain fine-tuning; no download.
+
+    Trains both on ten tasks and shows what they still know at the end. Writes no files.
+    """
     from scale_cl.cli.run import run_with_progress
+    from scale_cl.errors import Interrupted
     from scale_cl.training.config import resolve
     from scale_cl.training.run_directory import RunRequest
 
@@ -28,17 +33,23 @@ def demo(
             "Every sample is seen once. Fine-tuning keeps nothing; SCALE keeps 50 samples per task.\n"
         )
     configs = [resolve(learner=name, stream="digits", options={"run.seeds": seeds}) for name, _ in _LEARNERS]
-    results = [run_with_progress(RunRequest(config), None, quiet=quiet) for config in configs]
+    try:
+        results = [run_with_progress(RunRequest(config), None, quiet=quiet) for config in configs]
+    except Interrupted as stopped:
+        typer.echo(f"scale-cl: {stopped}", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
     _print_table(results)
     typer.echo(
         "\nACC: accuracy over all tasks at the end. FM: how much of the best was forgotten.\n"
-        "LA: accuracy right after learning each task. First task: when just learnt → at the end.\n"
+        "LA: accuracy right after learning each task.\n"
+        "First task: its accuracy when just learnt → at the end.\n"
         "Percent, mean ± deviation over the seeds.\n"
         "\nNext:\n"
-        "  scale-cl list learners                     the methods there are\n"
-        "  scale-cl run --learner scale-ema           one of them, with the result on disk\n"
-        "  scale-cl show scale --stream digits        every setting and its meaning\n"
-        "  scale-cl data list                         benchmarks to download, then scale-cl run --stream pmnist"
+        "  scale-cl list learners                 the methods there are\n"
+        "  scale-cl run --learner scale-ema       one of them, with the result on disk\n"
+        "  scale-cl run --stream folder:PATH      images of your own, a folder per task\n"
+        "  scale-cl show scale --stream digits    every setting and its meaning\n"
+        "  scale-cl data list                     benchmarks to download"
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,19 +35,24 @@ def export(
         typer.Option("--format", metavar="onnx|torch", help="ONNX (.onnx, by the extra onnx) or torch.export (.pt2)."),
     ] = "onnx",
     seed: Annotated[int | None, typer.Option(metavar="S", help="Seed; needed if the run has several.")] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Data root of the run's stream.")] = None,
-    stream: Annotated[str | None, typer.Option(help="Its stream, if module:function or file.py:function.")] = None,
-    learner: Annotated[str | None, typer.Option(help="Its learner, if module:Class or file.py:Class.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Its backbone, if module:function or file.py:function.")] = None,
+    learner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its learner, if module:Class or file.py:Class.")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its backbone, if module:function or file.py:function.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write the trained model of one task as a file that runs without scale-cl: ONNX, or torch.export's .pt2.
+    """Write a trained model as a file that runs without scale-cl.
+
+    The format is ONNX, or torch.export's .pt2; a file holds the model of one task.
 
     The model takes a batch of raw samples and returns a logit per class; its metadata names the classes.
 
     The file is loaded and its logits are compared with the learner's before it is put in place.
 
-    A finished run can be exported if it was run with `--set run.keep_state=true`; an unfinished run always can.
+    A finished run can be exported if it has kept its model: one on own images does, others with `--set
+    run.keep_state=true`. An unfinished run always can. The data is not needed.
     """
     from scale_cl.errors import ConfigError
     from scale_cl.export import export_files
@@ -54,11 +60,10 @@ def export(
 
     if form not in export_files.SUFFIXES:
         raise ConfigError(f"--format is {form!r}; formats are {', '.join(export_files.SUFFIXES)}")
+    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    names, subject_of, trained = _model(source, seed)
     if form == "onnx":
         export_files.require_onnx()
-    named = {"scale_cl.streams": stream, "scale_cl.learners": learner, "scale_cl.backbones": backbone}
-    name_references(named)
-    names, subject_of, trained = _model(source, seed, data)
     if task is None and len(names) > 1:
         listed = ", ".join(names)
         raise ConfigError(f"there are several tasks ({listed}); say which one with --task NAME, or --task all")
@@ -73,50 +78,29 @@ def export(
             f"the learner's within {done.difference:.1e} on {done.samples} samples"
         )
     if trained is not None:
-        if trained.unfinished is not None and set(trained.in_midst) & {subject.task for subject in subjects}:
-            typer.echo(trained.unfinished, err=True)
-        if task == ALL and trained.unseen:
-            typer.echo(f"no file for tasks that the run has not reached: {', '.join(trained.unseen)}", err=True)
+        kept = trained.kept
+        if kept.unfinished is not None and set(kept.in_midst) & {subject.task for subject in subjects}:
+            typer.echo(kept.unfinished, err=True)
+        if task == ALL and kept.unseen:
+            typer.echo(f"no file for tasks that the run has not reached: {', '.join(kept.unseen)}", err=True)
 
 
-def _model(
-    source: Path, seed: int | None, data: Path | None
-) -> tuple[list[str], Callable[[str], Subject], Trained | None]:
+def _model(source: Path, seed: int | None) -> tuple[list[str], Callable[[str], Subject], Trained | None]:
     """Names of the exportable tasks, a function that prepares one of them, and the state of the run."""
     from scale_cl.errors import ConfigError
+    from scale_cl.estimator.saved_model import load_model
     from scale_cl.export.export_task import subject_of
     from scale_cl.export.from_run import learner_of_run
+    from scale_cl.training.kept_model import preprocess
 
     if source.is_file():
-        if seed is not None or data is not None:
-            raise ConfigError(f"{source} is a file, which has one seed and needs no data: leave out --seed and --data")
-        classifier = _classifier(source)
-        return classifier.tasks_, lambda task: subject_of(classifier, task), None
-    trained = learner_of_run(source, seed=seed, root=data)
+        if seed is not None:
+            raise ConfigError(f"{source} is a file, which has one seed: leave out --seed")
+        classifier = load_model(source)
+        told = preprocess(classifier.learner_.spec, classifier.images_)
+        return classifier.tasks_, lambda task: replace(subject_of(classifier, task), preprocess=told), None
+    trained = learner_of_run(source, seed=seed)
     return trained.learner.tasks, trained.subject, trained
-
-
-def _classifier(path: Path) -> Any:
-    """The classifier in a file, as the class that wrote it."""
-    from scale_cl import estimator
-    from scale_cl.errors import CheckpointError, ConfigError
-    from scale_cl.estimator import model_file
-
-    content = model_file.read(path).content
-    kind = content.get("class")
-    if kind not in estimator.__all__:
-        raise CheckpointError(f"{path} was written by {kind}: export it from Python, scale_cl.export.to_onnx")
-    if content.get("own_backbone"):
-        raise ConfigError(
-            f"{path} was trained with a backbone of its own: load it in Python with {kind}.load(..., backbone=...) and "
-            "export it with scale_cl.export.to_onnx"
-        )
-    if content.get("own_learner"):
-        raise ConfigError(
-            f"{path} was trained with the learner {content['own_learner']}: load it in Python with "
-            f"{kind}.load(..., learner=...) and export it with scale_cl.export.to_onnx"
-        )
-    return getattr(estimator, kind).load(path)
 
 
 def _paths(tasks: list[str], out: Path | None, suffix: str, *, together: bool) -> list[Path]:

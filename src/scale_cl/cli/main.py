@@ -15,6 +15,7 @@ from scale_cl.cli.data import app as data_app
 from scale_cl.cli.demo import demo
 from scale_cl.cli.export import export
 from scale_cl.cli.memory import app as memory_app
+from scale_cl.cli.model import evaluate, info, learn, predict
 from scale_cl.cli.report import compare, report
 from scale_cl.cli.reproduce import reproduce
 from scale_cl.cli.run import resume, run
@@ -28,10 +29,11 @@ app = typer.Typer(
     help="Online continual learning: tasks arrive one after another, one pass, a small memory, no forgetting.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (run, resume, reproduce, show, demo, bench, report, compare, export):
+for command in (run, resume, learn, predict, evaluate, info, export, reproduce, show, demo, bench, report, compare):
     app.command()(command)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")

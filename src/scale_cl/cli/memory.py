@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="List, export and delete a run's stored samples, perhaps personal data.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, export and delete a run's stored samples. They may be personal data."
+)
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the run.")]
 Seed = Annotated[int | None, typer.Option(metavar="S", help="Only this seed.")]
 Tasks = Annotated[list[str] | None, typer.Option("--task", metavar="NAME", help="Samples of this task; repeatable.")]
@@ -76,7 +78,10 @@ def delete(
     sample: Ids = None,
     everything: Annotated[bool, typer.Option("--all", help="All samples.")] = False,
 ) -> None:
-    """Delete samples with their labels and stored logits; training continues without them."""
+    """Delete samples with their labels and stored logits.
+
+    Training continues without them.
+    """
     from scale_cl.errors import ConfigError
     from scale_cl.training import memory_editing
     from scale_cl.training.run_directory import RunDirectory

@@ -23,7 +23,9 @@ def report(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Directory to write to; default: DIR itself.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page, and gaps.")] = False,
 ) -> None:
-    """Write a report on all results below a directory, compared with the paper's numbers.
+    """Write a report on all results below a directory.
+
+    The results are compared with the paper's numbers.
 
     Writes report.html (one self-contained page), tables.md, tables.tex and figures/ (PDF and SVG). Files that cannot
     be read are listed as gaps, in the report and on stderr.
@@ -44,7 +46,10 @@ def compare(
         list[Path], typer.Argument(metavar="DIR...", help="Directories with results; all results below them are read.")
     ],
 ) -> None:
-    """Show results side by side in the terminal, with the accuracy after each task as a sparkline."""
+    """Show results side by side in the terminal.
+
+    The accuracy after each task is a sparkline.
+    """
     from rich.console import Console
 
     from scale_cl.reports import collect, sections

@@ -42,7 +42,7 @@ def reproduce(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory that results are written to and looked for in.")
     ] = Path("runs/reproduce"),
-    engine: Annotated[str, typer.Option(help="Where to run: local (this machine) or ray.")] = "local",
+    engine: Annotated[str, typer.Option(metavar="NAME", help="Where to run: local (this machine) or ray.")] = "local",
     address: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Ray: address of this machine's cluster, or auto; else Ray is started."),
@@ -53,7 +53,7 @@ def reproduce(
     retries: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Ray: new attempts at a run whose worker or node died [3].")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="CPU threads per run; with Ray, its CPUs.")] = 1,
     slots: Annotated[
         int, typer.Option(metavar="N", min=0, help="Simultaneous runs; 0: as many as fit. Does not change results.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -30,16 +29,18 @@ _FEW_TASKS = 10  # the accuracies of so many fit in a line
 def run(
     stream: Annotated[
         str | None,
-        typer.Option(help="Stream: a name, folder:PATH, csv:FILE, module:function or file.py:function [digits]."),
+        typer.Option(
+            metavar="NAME", help="Stream: a name, folder:PATH, csv:FILE, module:function or file.py:function [digits]."
+        ),
     ] = None,
-    learner: Annotated[str | None, typer.Option(help="Method; scale if not given.")] = None,
+    learner: Annotated[str | None, typer.Option(metavar="NAME", help="Method; scale if not given.")] = None,
     preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learner's settings [ours].")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Number of seeds.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="First seed.")] = None,
     tasks: Annotated[int | None, typer.Option(metavar="N", help="Only the first N tasks.")] = None,
     memory: Annotated[int | None, typer.Option(metavar="N", help="Memory slots per task.")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write [a new folder under runs/].")] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML: sections stream, learner, run.")] = None,
     assignments: Annotated[
@@ -63,9 +64,10 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace the result in --out.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the settings in force and stop.")] = False,
 ) -> None:
-    """Train a learner on a stream, one pass, and test it on all tasks so far after each one.
+    """Train a learner on a stream, and test it after each task.
 
-    Without options it runs SCALE on `digits`, which needs no download. `scale-cl show` explains every setting.
+    One pass; each test is on all tasks so far. Without options it runs SCALE on `digits`, which needs no download.
+    `scale-cl show` explains every setting.
     """
     from scale_cl.cli.catalog import config_text
     from scale_cl.errors import ConfigError
@@ -107,22 +109,31 @@ def run(
         tracked = partial(tracking, named, directory.path, every=every, project=track_project, address=track_address)
         request = RunRequest(resolved, data, sys.argv[1:])
         result = run_with_progress(request, directory, quiet=quiet, tracked=tracked if named else None)
-    _close(result, directory.path, quiet=quiet)
+    close(result, directory.path, quiet=quiet)
 
 
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's directory.")],
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are now.")] = None,
     on_divergence: Divergence = None,
-    stream: Annotated[str | None, typer.Option(help="Its stream, if module:function or file.py:function.")] = None,
-    learner: Annotated[str | None, typer.Option(help="Its learner, if module:Class or file.py:Class.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Its backbone, if module:function or file.py:function.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its stream, if module:function or file.py:function.")
+    ] = None,
+    learner: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its learner, if module:Class or file.py:Class.")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its backbone, if module:function or file.py:function.")
+    ] = None,
     no_track: Annotated[
         bool, typer.Option("--no-track", help="Continue without the trackers that the run was started with.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the closing line.")] = False,
 ) -> None:
-    """Continue a run where it stopped; the result is the one that it would have had without the stop."""
+    """Continue a run where it stopped.
+
+    The result is the one that it would have had without the stop.
+    """
     from scale_cl import trackers
     from scale_cl.errors import CheckpointError, TrackerError
     from scale_cl.plugins import name_references
@@ -152,7 +163,7 @@ def resume(
             result = run_with_progress(request, claimed, quiet=quiet, resume=True, tracked=tracked)
         except TrackerError as error:
             raise TrackerError(f"{error}; --no-track goes on without it") from error
-    _close(result, directory, quiet=quiet)
+    close(result, directory, quiet=quiet)
 
 
 def run_with_progress(
@@ -181,7 +192,7 @@ def run_with_progress(
             listeners.append(stack.enter_context(tracked(**about)))
         elif directory is not None and not resume:
             trackers.forget(directory.path)
-        stop = None if directory is None else stack.enter_context(stop_on_signal())
+        stop = stack.enter_context(stop_on_signal())
         places = {} if quiet else {name: place for one in listeners for name, place in one.places.items()}
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet, places=places)))
         try:
@@ -199,9 +210,10 @@ def run_with_progress(
             raise DivergenceError(f"{error} (--on-divergence skip)") from error
 
 
-def _close(result: RunResult, directory: Path, *, quiet: bool) -> None:
-    """Print where the result is, and the result in one line."""
+def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
+    """Print where result and model are, and the result in one line."""
     from scale_cl.results import RESULT_NAME
+    from scale_cl.training.kept_model import model_line
 
     if not quiet:
         typer.echo(f"wrote {directory / RESULT_NAME}", err=True)
@@ -210,16 +222,19 @@ def _close(result: RunResult, directory: Path, *, quiet: bool) -> None:
             typer.echo(by_task, err=True)
         if result.boundaries_line():
             typer.echo(result.boundaries_line(), err=True)
+        typer.echo(model_line(directory), err=True)
     typer.echo(result.line())
 
 
 def _accuracies(result: RunResult) -> str:
     """The final accuracy on each task of the user's own data, the mean over the seeds; empty for many tasks."""
+    from scale_cl.metrics import mean
     from scale_cl.streams.user_streams import is_own
 
     first = result.seeds[0]
     if not is_own(first.config["stream"]["name"]) or len(first.tasks) > _FEW_TASKS:
         return ""
     columns = zip(*(seed.matrix[-1] for seed in result.seeds), strict=True)
-    means = [statistics.fmean(a for a in column if a is not None) for column in columns]
-    return "   ".join(f"task {name}: {mean:.1f}" for name, mean in zip(first.tasks, means, strict=True))
+    means = [mean(column) for column in columns]
+    shown = ["not tested" if value is None else f"{value:.1f}" for value in means]
+    return "   ".join(f"task {name}: {value}" for name, value in zip(first.tasks, shown, strict=True))

@@ -15,6 +15,7 @@ from scale_cl.engine.settings import (
     State,
     StepStats,
 )
+from scale_cl.engine.turns import Turns, in_turn
 from scale_cl.engine.weights import Weights, WeightState
 
 __all__ = [
@@ -38,7 +39,9 @@ __all__ = [
     "TaskPart",
     "TaskShape",
     "Teacher",
+    "Turns",
     "WeightState",
     "Weights",
+    "in_turn",
     "plain_copy",
 ]

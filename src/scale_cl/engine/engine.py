@@ -22,6 +22,7 @@ from scale_cl.engine.parts import TaskPart, TaskShape
 from scale_cl.engine.prediction import Predictor
 from scale_cl.engine.replay import Batch, ReplayMemory
 from scale_cl.engine.settings import LearnerConfig, State, StepStats
+from scale_cl.engine.turns import in_turn
 from scale_cl.engine.validation import (
     check_inputs,
     check_labels,
@@ -72,6 +73,7 @@ class Engine(Predictor):
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
+    @in_turn
     def begin_task(self, task: TaskInfo) -> None:
         """Open a task; a name seen before continues that task, perhaps with more classes.
 
@@ -123,6 +125,7 @@ class Engine(Predictor):
                 f"bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
             )
 
+    @in_turn
     def end_task(self) -> None:
         """Close the open task; without one, nothing happens."""
         if self.current is None:
@@ -166,6 +169,7 @@ class Engine(Predictor):
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
+    @in_turn
     def observe(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         """Learn from one batch of the open task, or of the tasks whose numbers are given.
 
@@ -229,6 +233,7 @@ class Engine(Predictor):
         """All that a step changes and that must stay finite."""
         return self.owned.learned()
 
+    @in_turn
     def check_finite(self) -> None:
         """Wait for the device and raise DivergenceError if a step has diverged that nobody was told of yet."""
         finding = self.guard.found(self.steps, wait=True)
@@ -236,6 +241,7 @@ class Engine(Predictor):
             self._diverged(finding)
 
     @property
+    @in_turn
     def skipped_steps(self) -> int:
         """Steps since the learner was made or loaded that had no effect, as they diverged; waits for the device."""
         return self.guard.skipped(self.steps)
@@ -263,6 +269,7 @@ class Engine(Predictor):
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
+    @in_turn
     def state_dict(self) -> State:
         """Everything that decides what the learner does from here on."""
         tensors = self.owned.state_tensors()
@@ -277,6 +284,7 @@ class Engine(Predictor):
         }
         return {"tensors": tensors, "meta": meta}
 
+    @in_turn
     def load_state_dict(self, state: State) -> None:
         """Become the learner that `state_dict` was taken of, made with the same config; on an error, stay as it was."""
         before = self.state_dict()

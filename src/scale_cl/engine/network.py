@@ -92,8 +92,8 @@ class Network:
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
-        self.module.eval()
         try:
+            self.module.eval()
             yield
         finally:
             self.module.train()

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scale_cl.engine.building import Builder
 from scale_cl.engine.replay import ReplayMemory
+from scale_cl.engine.turns import Turns, in_turn
 from scale_cl.engine.validation import check_inputs
 from scale_cl.errors import UnknownTaskError
 from scale_cl.nets import ContinualNet
@@ -62,6 +63,7 @@ class Predictor(Builder):
         """
         super().__init__(type(method).__name__, *given, **more)
         self.method: Any = method
+        self.turns = Turns()  # of the threads that train and predict
         self.steps = 0
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
@@ -76,8 +78,9 @@ class Predictor(Builder):
         """Whether a prediction depends on the task: heads or other parameters belong to single tasks."""
         return not self.net.heads.shared or self._task_specific
 
+    @in_turn
     def predict(self, x: Tensor, task: str | None = None) -> Tensor:
-        """Scores [B, classes], in evaluation mode; the state stays as it is.
+        """Scores [B, classes], in evaluation mode; the state stays as it is. Any thread may ask while another trains.
 
         With a task: of the task's classes. Without: of all classes learnt, in order of arrival; in the scenario `task`,
         where each task has classes of its own, those of the first task come first.
@@ -92,15 +95,20 @@ class Predictor(Builder):
         number = self._number_of(task)
         self.predicted_task = number
         t = torch.full((), number, dtype=torch.int64, device=self.device)
-        return self._scores(x, t)[:, : self.classes[number]].float()
+        return self._kept(self._scores(x, t)[:, : self.classes[number]])
 
+    @in_turn
     def predict_mixed(self, x: Tensor, task: Tensor) -> Tensor:
         """Scores [B, classes of the widest head] of samples of several tasks, whose numbers [B] are given.
 
         Without `predicted_task`, so only for methods whose `scores` does not ask for it. -inf where a task has fewer
-        classes.
+        classes. On a GPU, the next call may overwrite them.
         """
         return self._scores(x, task.to(self.device, non_blocking=True)).float()
+
+    def _kept(self, outputs: Tensor) -> Tensor:
+        """Recorded outputs as float32 that the next prediction, perhaps of another thread, does not overwrite."""
+        return outputs.float() if self.is_cpu else outputs.float().clone()
 
     def _scores(self, x: Tensor, task: Tensor) -> Tensor:
         """Scores of samples of one task, [], or of a task each, [B]."""
@@ -114,6 +122,7 @@ class Predictor(Builder):
         scores: Tensor = self.method.scores(x, task)
         return (scores + self.method.scores(x.flip(-1), task)) / 2 if self._flips else scores
 
+    @in_turn
     def features(self, x: Tensor, task: str | None = None) -> Tensor:
         """Features [B, width] that the task's head sees, in evaluation mode."""
         number = self._number_of(task)
@@ -123,6 +132,7 @@ class Predictor(Builder):
         with self.statistics_in_use():
             return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 
+    @in_turn
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
         assert self.owned.network is not None
@@ -173,6 +183,7 @@ class Predictor(Builder):
 
     # ---- without a task ----------------------------------------------------------------------------------------------
 
+    @in_turn
     @torch.no_grad()
     def joint_scores(self, x: Tensor) -> Tensor:
         """Scores [B, T, C] of each pair of task and class, comparable by a softmax over all pairs."""
@@ -186,7 +197,7 @@ class Predictor(Builder):
         tasks = torch.arange(len(self.classes), device=self.device)
         with self.autocast(), self.statistics_in_use():
             found = self._all_tasks((len(x), len(tasks)), x, tasks)
-        return Scores(found["logits"].float(), found["features"].float())
+        return Scores(self._kept(found["logits"]), self._kept(found["features"]))
 
     def _seen_by_tasks(self, x: Tensor, tasks: Tensor) -> Scores:
         """Logits and features of samples for each of these tasks [T]."""

@@ -15,6 +15,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_consistent_length, check_random_state
 from torch import Tensor
 
+from scale_cl.engine import Turns, in_turn
 from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 from scale_cl.estimator import model_file, tasks
 from scale_cl.estimator.samples import InputFormat, batches_of, is_loader, read_inputs, read_labels
@@ -22,26 +23,26 @@ from scale_cl.learners import Learner, registry
 from scale_cl.learners.boundaries import Detection
 from scale_cl.learners.presets import USER_FEATURES, USER_IMAGES
 from scale_cl.nets.custom_backbone import BackboneLike
-from scale_cl.settings import build
+from scale_cl.settings import build, field_names, suggest
 from scale_cl.streams import Scenario, TaskInfo
 from scale_cl.streams.from_arrays import Layout
-from scale_cl.training.machine import choose_device
+from scale_cl.training.checkpoint import Images
+from scale_cl.training.machine import choose_device, threads_in_use
 
 _AT_ONCE = 1024  # samples that are predicted together
-_FITTED = ("learner_", "finder_", "classes_", "tasks_", "n_features_in_", "feature_names_in_")
+_FITTED = frozenset({"learner_", "finder_", "images_", "classes_", "tasks_", "n_features_in_", "feature_names_in_"})
 
 
 class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier for tasks that arrive one after another, with any learner.
 
-    Settings of the learner go into `settings`, as in ContinualClassifier("er", settings={"lr": 0.05}).
+    Every setting of the learner is a parameter, as in ContinualClassifier("er", lr=0.05, memory=500).
     Tasks and labels may have any name and appear at any time; a task may come back later, with more classes.
     Inputs are feature vectors [n, f] or images [n, h, w], [n, h, w, c] or [n, c, h, w] (uint8 pixels, or floats), as
-    numpy arrays, tensors, pandas tables or a DataLoader that gives (X, y).
+    numpy arrays, tensors, pandas tables or a DataLoader that gives (X, y). One thread may train while others predict.
 
     Parameters:
         learner: a name of `scale-cl list learners`, or a subclass of `scale_cl.learners.Learner`.
-        settings: settings of that learner by name, such as {"lr": 0.05}; `scale-cl show LEARNER` explains them.
         scenario: "task": each task has a head for its own classes, and predictions need the task; "domain": all tasks
             have the same classes and share one head; "class": one head for all classes seen, predictions need no task.
         batch_size: samples per step; with a loader, each of its batches is one step.
@@ -51,9 +52,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         standardise: by the running mean and deviation of all inputs seen; "auto": floats yes, pixels no.
         layout: layout of images with four dimensions: "NHWC", "NCHW", or "auto" if the shape tells.
         pixel_max: what uint8 pixels are divided by.
-        backbone: a module of your own that returns features, a function that makes one, or a `CustomBackbone`.
+        backbone: a name, such as "mlp-128-128"; a module of your own that returns features, a function that makes one,
+            or a `CustomBackbone`.
         device: auto, cpu, cuda or cuda:N.
+        threads: of the processor, used while the estimator learns or predicts; torch's own number is left as it is.
         random_state: decides weights and draws; the same data in the same order then gives the same model.
+        settings: settings of that learner, each by its name; `scale-cl show LEARNER` explains them.
 
     Attributes:
         classes_: all labels seen, sorted; the columns of `predict_proba`.
@@ -62,6 +66,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels_: the labels of each task's head.
         input_format_: shape and type of the inputs.
         seed_: the seed of the learner, from `random_state`.
+        images_: how image files become inputs, if the model is of a run on image files: resized, or exact.
         finder_: finds the boundaries of tasks, once `task="auto"` was given; `finder_.found` lists them.
         n_features_in_: number of features, for feature vectors.
         feature_names_in_: their names, for tables.
@@ -82,12 +87,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     input_format_: InputFormat
     seed_: int
     finder_: tasks.FoundTasks
+    images_: Images | None
+    _turns: Turns
 
     def __init__(
         self,
         learner: str | type[Learner] = "er",
         *,
-        settings: dict[str, object] | None = None,
         scenario: str = "task",
         batch_size: int = 10,
         epochs: int = 10,
@@ -95,31 +101,37 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         standardise: bool | str = "auto",
         layout: Layout = "auto",
         pixel_max: float = 255.0,
-        backbone: BackboneLike | None = None,
+        backbone: str | BackboneLike | None = None,
         device: str = "cpu",
+        threads: int = 1,
         random_state: Any = 0,
+        **settings: Any,
     ) -> None:
-        self.learner, self.settings, self.scenario = learner, settings, scenario
-        self.batch_size, self.epochs, self.detection = batch_size, epochs, detection
-        self.standardise, self.layout, self.pixel_max = standardise, layout, pixel_max
-        self.backbone, self.device, self.random_state = backbone, device, random_state
+        self.learner, self.scenario, self.batch_size, self.epochs = learner, scenario, batch_size, epochs
+        self.detection, self.standardise, self.layout, self.pixel_max = detection, standardise, layout, pixel_max
+        self.backbone, self.device, self.threads, self.random_state = backbone, device, threads, random_state
+        self._settings = settings
 
     # ---- learning ----------------------------------------------------------------------------------------------------
     def fit(self, X: Any, y: Any = None, *, task: Any = None) -> Self:
         """Learn from scratch: one task, or several in turn if `task` names the task of each sample."""
         self._check_parameters()
-        for name in _FITTED:
-            if hasattr(self, name):
-                delattr(self, name)
-        if is_loader(X):
-            for _ in range(self.epochs):
-                self._learn_batches(X, y, task)
-        else:
-            x, labels = self._read(X, y, first=True, task=task)
-            self._learn_groups(x, labels, self._groups(task, len(x)))
-        if self.__sklearn_is_fitted__():
-            self.learner_.end_task()
+        self._forget()
+        with threads_in_use(self.threads):
+            if is_loader(X):
+                for _ in range(self.epochs):
+                    self._learn_batches(X, y, task)
+            else:
+                x, labels = self._read(X, y, first=True, task=task)
+                self._learn_groups(x, labels, self._groups(task, len(x)))
+            if self.__sklearn_is_fitted__():
+                self.learner_.end_task()
         return self
+
+    @in_turn
+    def _forget(self) -> None:
+        for name in _FITTED & vars(self).keys():
+            delattr(self, name)
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, *, task: Any = None) -> Self:
         """Learn from more samples, in one pass and in the given order.
@@ -137,12 +149,17 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         known = None if classes is None else read_labels(classes, name=type(self).__name__)
-        if tasks.asks_to_find(task) or hasattr(self, "finder_"):
-            self._find(X, y, task, known)
-            return self
-        if is_loader(X):
-            self._learn_batches(X, y, task, known)
-            return self
+        with threads_in_use(self.threads):
+            if tasks.asks_to_find(task) or hasattr(self, "finder_"):
+                self._find(X, y, task, known)
+            elif is_loader(X):
+                self._learn_batches(X, y, task, known)
+            else:
+                self._learn_once(X, y, task, known)
+        return self
+
+    def _learn_once(self, X: Any, y: Any, task: Any, known: NDArray[Any] | None) -> None:
+        """Learn from arrays in one pass, task after task."""
         if task is None and not self.__sklearn_is_fitted__() and self._learner_entry().kind.needs_boundaries:
             raise ConfigError(
                 f"{self._learner_entry().name} must be told where tasks begin and end; name them, task=..., or take a "
@@ -153,7 +170,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             outputs, own = self.begin(name, labels[rows], known), x[torch.from_numpy(rows)]
             for _ in range(self.learner_.epochs):
                 self._steps(own, outputs, torch.arange(len(own)), self.batch_size)
-        return self
 
     def _find(self, X: Any, y: Any, task: Any, known: NDArray[Any] | None) -> None:
         """Learn from samples whose tasks are to be found."""
@@ -168,9 +184,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.finder_, first = self.new_finder(), False
             size = len(x) if is_loader(X) else self.batch_size
             for rows in (slice(start, start + size) for start in range(0, len(x), size)):
-                self.labels_.meet(labels[rows])
-                self.finder_.observe(x[rows], self.labels_.outputs(None, labels[rows]))
+                self._find_step(x[rows], labels[rows])
             self.learner_.check_finite()
+
+    @in_turn
+    def _find_step(self, x: Tensor, labels: NDArray[Any]) -> None:
+        self.labels_.meet(labels)
+        self.finder_.observe(x, self.labels_.outputs(None, labels))
 
     def _groups(self, task: Any, samples: int) -> list[tuple[str, NDArray[np.int64]]]:
         """The tasks of training data, each with its rows."""
@@ -180,6 +200,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _learn_batches(self, loader: Any, y: Any, task: Any, known: NDArray[Any] | None = None) -> None:
         if y is not None:
             raise InputError("X is a loader, which gives the labels itself; leave y out")
+        tasks.check_for_loader(task)
         for raw_x, raw_y in batches_of(loader, labelled=True):
             x, labels = self._read(raw_x, raw_y, first=not self.__sklearn_is_fitted__(), task=task)
             name = self._groups(task, len(x))[0][0]
@@ -201,6 +222,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for _ in range(self.epochs):
                 self._steps(own, outputs, torch.from_numpy(random.permutation(len(rows))), self.batch_size)
 
+    @in_turn
     def begin(self, name: str, labels: NDArray[Any], known: NDArray[Any] | None = None) -> Tensor:
         """Open the task with a head for all its labels; returns the labels as outputs of the head."""
         if known is not None and len(strangers := np.setdiff1d(labels, known)):
@@ -234,6 +256,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, task: Any = None) -> float:
         """Accuracy of `predict`; leave `y` out for a loader."""
         if is_loader(X) and y is None:
+            tasks.check_for_loader(task)
             pairs = list(batches_of(X, labelled=True))
             predicted = np.concatenate([self.predict(x, task=task) for x, _ in pairs])
             y = np.concatenate([read_labels(labels, name=type(self).__name__) for _, labels in pairs])
@@ -242,23 +265,28 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
+    @in_turn
     def infer_task(self, X: Any) -> NDArray[Any]:
         """The inferred task of each sample."""
         x = self._inputs(X)
         joint = self.learner_.engine.joint_scores
-        parts = [joint(part).logsumexp(2).argmax(1) for part in x.split(_AT_ONCE)]
+        with threads_in_use(self.threads):
+            parts = [joint(part).logsumexp(2).argmax(1) for part in x.split(_AT_ONCE)]
         names: NDArray[Any] = np.array(self.tasks_)[torch.cat(parts).cpu().numpy()]
         return names
 
     def _answers(self, X: Any, task: Any) -> list[tuple[NDArray[Any], NDArray[np.float32]]]:
         """Labels and probabilities, one pair per batch of a loader."""
-        if is_loader(X):
+        with threads_in_use(self.threads):
+            if not is_loader(X):
+                return [self._answer(X, task)]
+            tasks.check_for_loader(task)
             pieces = [self._answer(x, task) for x, _ in batches_of(X, labelled=False)]
-            if not pieces:
-                raise InputError("the loader gave no batch; at least one sample is needed")
-            return pieces
-        return [self._answer(X, task)]
+        if not pieces:
+            raise InputError("the loader gave no batch; at least one sample is needed")
+        return pieces
 
+    @in_turn
     def _answer(self, X: Any, task: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
         x = self._inputs(X)
         if tasks.asks_to_infer(task):
@@ -287,6 +315,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.input_format_.spec.scenario == "class" or not self.learner_.engine.task_matters
 
     # ---- files -------------------------------------------------------------------------------------------------------
+    @in_turn
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained estimator with its memory as one safetensors file, whole or not at all."""
         self._require_fitted()
@@ -300,22 +329,29 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "cpu",
         backbone: BackboneLike | None = None,
         learner: type[Learner] | None = None,
+        seed: int | None = None,
     ) -> Self:
-        """The estimator that `save` wrote, ready to predict and to continue learning.
+        """The estimator that `save` wrote, or the model that a run has kept, ready to predict and to continue learning.
+
+        A run is not changed by what its estimator learns; `scale_cl.learn` teaches the run itself.
 
         Args:
-            path: the file.
+            path: the file, or the directory of the run.
             device: auto, cpu, cuda or cuda:N.
             backbone: the backbone, if the estimator was made with one of your own.
             learner: the learner's class, if the estimator was made with a class instead of a name.
+            seed: which model of a run with several seeds.
         """
-        return model_file.load(cls, path, device=device, backbone=backbone, learner=learner)
+        return model_file.load(cls, path, device=device, backbone=backbone, learner=learner, seed=seed)
 
+    @in_turn
     def __getstate__(self) -> dict[str, Any]:
         """All attributes, with the learner as tensors and plain values, for copies and other processes."""
         state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("_turns", None)
         for name in {"learner_", "finder_"} & state.keys():
-            state[name] = state[name].state_dict()
+            found = state[name].state_dict()  # of the very tensors that the next step changes
+            state[name] = {"tensors": {key: t.clone() for key, t in found["tensors"].items()}, "meta": found["meta"]}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -330,6 +366,25 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.finder_.load_state_dict(found)
 
     # ---- parameters, inputs and the learner --------------------------------------------------------------------------
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters, and the settings of the learner that were given."""
+        params: dict[str, Any] = super().get_params(deep)
+        return params | self._settings
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters and settings of the learner; like those of the constructor, they are checked when used."""
+        own = set(self._get_param_names())
+        super().set_params(**{name: value for name, value in params.items() if name in own})
+        self._settings = self._settings | {name: value for name, value in params.items() if name not in own}
+        return self
+
+    @property
+    def turns(self) -> Turns:
+        """Those of the learner: what it has learnt changes while no prediction is being made."""
+        if "_turns" not in vars(self):
+            self.__dict__.setdefault("_turns", Turns())  # another thread may have been faster
+        return self._turns
+
     def new_learner(self) -> Learner:
         """A new learner with this estimator's parameters, for inputs such as those seen."""
         spec, entry = self.input_format_.spec, self._learner_entry()
@@ -338,8 +393,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         values = entry.settings(like, boundaries=spec.boundaries)
         standardise = spec.pixel_max is None if self.standardise == "auto" else bool(self.standardise)
         values |= {"standardise": standardise, **self._learner_settings()}
-        config = build(entry.kind.config_class, values, section="settings")
-        learner = entry.kind(spec, config, seed=self.seed_, device=choose_device(self.device), backbone=self.backbone)
+        backbone = self.backbone
+        if isinstance(backbone, str):
+            values["backbone"], backbone = backbone, None
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        config = build(entry.kind.config_class, plain)
+        learner = entry.kind(spec, config, seed=self.seed_, device=choose_device(self.device), backbone=backbone)
+        learner.engine.turns = self.turns
         learner.name = entry.name
         learner.engine.advice = "lower the rate"
         return learner
@@ -351,10 +411,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def task_classes(self, task: Any) -> NDArray[Any]:
         """The labels of a task in the order of its head's outputs, as an exported model has them."""
         self._require_fitted()
-        if str(task) not in self.tasks_:
+        name = tasks.name_of(task)
+        if name not in self.tasks_:
             seen = ", ".join(map(repr, self.tasks_))
-            raise UnknownTaskError(f"task {str(task)!r} was never seen; tasks seen: {seen}")
-        labels: NDArray[Any] = self.classes_[self.labels_.columns(str(task))]
+            raise UnknownTaskError(f"task {name!r} was never seen; tasks seen: {seen}")
+        labels: NDArray[Any] = self.classes_[self.labels_.columns(name)]
         return labels
 
     @property
@@ -374,7 +435,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learner_settings(self) -> dict[str, object]:
         """The settings that the user has chosen."""
-        return dict(self.settings or {})
+        return dict(self._settings)
 
     def _check_parameters(self) -> None:
         for name, value in (("batch_size", self.batch_size), ("epochs", self.epochs)):
@@ -384,7 +445,19 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"scenario is {self.scenario!r}; it must be 'task', 'domain' or 'class'")
         if self.standardise not in (True, False, "auto"):
             raise ConfigError(f"standardise is {self.standardise!r}; it must be True, False or 'auto'")
-        self._learner_entry()
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        entry = self._learner_entry()
+        known, own = field_names(entry.kind.config_class), self._get_param_names()
+        for name, value in self._settings.items():
+            if name == "settings" and isinstance(value, dict):
+                given = ", ".join(f"{key}={inner!r}" for key, inner in value.items()) or "name=value"
+                raise ConfigError(f"settings are parameters of their own: write {given}, without settings=")
+            if name not in known:
+                near = suggest(name, [*own, *known])
+                hint = f"{near} " if near.endswith("?") else ""
+                raise ConfigError(f"{entry.name} has no setting {name!r}; {hint}its settings are {', '.join(known)}")
 
     def _read(self, X: Any, y: Any, *, first: bool, task: Any) -> tuple[Tensor, NDArray[Any]]:
         """Inputs and labels of one call; the first call decides the format of the inputs and makes the learner.

@@ -26,7 +26,9 @@ from scale_cl.estimator.samples import InputFormat
 from scale_cl.estimator.tasks import ClassBook
 from scale_cl.plugins import reference_to
 from scale_cl.settings import as_dict
-from scale_cl.training.checkpoint import Model, SavedTask, describe_model, described_model
+from scale_cl.training.checkpoint import Images, Model, SavedTask, describe_model, described_model
+from scale_cl.training.checkpointing import on_this_device
+from scale_cl.training.kept_model import kept_model
 
 if TYPE_CHECKING:
     from scale_cl.estimator.classifier import ContinualClassifier
@@ -35,12 +37,15 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="ContinualClassifier")
 SCHEMA = 2
 _KEY = "scale_cl_estimator"
-_NOT_STORED = ("backbone", "device")
+_NOT_STORED = ("device", "threads")  # they belong to the machine
 
 
 def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator: its parameters, labels and learner."""
     params = {name: value for name, value in estimator.get_params(deep=False).items() if name not in _NOT_STORED}
+    own_backbone = not isinstance(estimator.backbone, str | None)
+    if own_backbone:
+        params.pop("backbone")
     own_learner = None
     if isinstance(params.get("learner"), type):
         own_learner = reference_to(params.pop("learner"))
@@ -49,11 +54,12 @@ def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
     tasks = tuple(SavedTask(task, tuple(map(str, labels.classes[labels.columns(task)]))) for task in labels.tasks)
     state = learner.state_dict()
     found = estimator.finder_.state_dict() if hasattr(estimator, "finder_") else None
-    model = Model(learner.name, as_dict(learner.config), estimator.seed_, inputs.spec, tasks, state)
+    images: Images | None = getattr(estimator, "images_", None)
+    model = Model(learner.name, as_dict(learner.config), estimator.seed_, inputs.spec, tasks, state, images)
     content = {
         "class": type(estimator).__name__,
         "params": {name: _json_value(name, value) for name, value in params.items()},
-        "own_backbone": estimator.backbone is not None,
+        "own_backbone": own_backbone,
         "own_learner": own_learner,
         "labels": labels.as_json(),
         "feature_names": None if names is None else [str(name) for name in names],
@@ -67,8 +73,20 @@ def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
     write(path, Stored(content, tensors))
 
 
-def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: Any, learner: type[Learner] | None) -> E:
-    """The estimator that `save` wrote; `cls` must be the class that wrote it."""
+def load(
+    cls: type[E],
+    path: str | os.PathLike[str],
+    *,
+    device: str,
+    backbone: Any,
+    learner: type[Learner] | None,
+    seed: int | None = None,
+) -> E:
+    """The estimator that `save` wrote, by the class that wrote it; or the model that a run has kept."""
+    if Path(path).is_dir():
+        return _of_run(cls, path, device=device, backbone=backbone, learner=learner, seed=seed)
+    if seed is not None:
+        raise ConfigError(f"{os.fspath(path)} is a file, which has one seed: leave out seed=...")
     stored = read(path)
     content, tensors = stored.content, dict(stored.tensors)
     if content.get("class") != cls.__name__:
@@ -77,11 +95,14 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
         raise ConfigError(f"{os.fspath(path)} was trained with a backbone of its own: give it again, backbone=...")
     _check_learner(os.fspath(path), content.get("own_learner"), learner)
     try:
-        estimator = cls(**content["params"])
-        estimator.set_params(device=device, backbone=backbone, **({} if learner is None else {"learner": learner}))
+        params = dict(content["params"])
+        params |= params.pop("settings", None) or {}  # a file of before settings were parameters
+        given = {"device": device, "backbone": backbone, "learner": learner}
+        estimator = cls(**(params | {name: value for name, value in given.items() if value is not None}))
         origin, model = tensors.pop("origin", None), described_model(content["model"])
         centre = None if origin is None else origin.numpy().astype(np.float64)
         estimator.input_format_, estimator.seed_ = InputFormat(model.spec, centre), model.seed
+        estimator.images_ = model.images
         estimator.labels_ = ClassBook.from_json(content["labels"])
         if len(model.spec.shape) == 1:
             estimator.n_features_in_ = model.spec.shape[0]
@@ -103,6 +124,47 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{os.fspath(path)} is damaged: {' '.join(str(error).split())[:200]}") from None
+    estimator.classes_, estimator.tasks_ = estimator.labels_.classes, estimator.labels_.tasks
+    return estimator
+
+
+def _of_run(
+    cls: type[E],
+    path: str | os.PathLike[str],
+    *,
+    device: str,
+    backbone: Any,
+    learner: type[Learner] | None,
+    seed: int | None,
+) -> E:
+    """The model that a run has kept, as an estimator; its labels are the names of the classes."""
+    kept = kept_model(path, seed=seed)
+    model = kept.model
+    params: dict[str, Any] = {
+        **model.settings,
+        "learner": learner or model.learner,
+        "scenario": model.spec.scenario,
+        "random_state": model.seed,
+        "device": device,
+        "backbone": model.settings.get("backbone") if backbone is None else backbone,
+    }
+    if "learner" not in cls().get_params():
+        raise CheckpointError(f"{os.fspath(path)} is a run's directory: load it with ContinualClassifier")
+    if model.spec.pixel_max is not None:
+        params["pixel_max"] = model.spec.pixel_max
+    if isinstance(size := kept.saved.config.get("run", {}).get("batch_size"), int):
+        params["batch_size"] = size
+    estimator = cls(**params)
+    estimator.input_format_, estimator.seed_ = InputFormat(model.spec, None), model.seed
+    estimator.images_ = model.images
+    own = {task.name: list(task.classes or ()) for task in model.tasks}
+    labels = list(dict.fromkeys(label for classes in own.values() for label in classes))
+    if not labels:
+        raise CheckpointError(f"{kept.path} does not name the classes of its tasks")
+    estimator.labels_ = ClassBook(shared=model.spec.scenario != "task", labels=labels, tasks=own)
+    estimator.labels_.classes = np.unique(np.array(labels))
+    estimator.learner_ = estimator.new_learner()
+    estimator.learner_.load_state_dict(on_this_device(model.state, estimator.learner_))
     estimator.classes_, estimator.tasks_ = estimator.labels_.classes, estimator.labels_.tasks
     return estimator
 
@@ -152,9 +214,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
     """The content of a file; CheckpointError if it is missing, damaged, foreign or newer than this version."""
     file = Path(path)
     if file.is_dir():
-        run = any((file / name).is_file() for name in ("result.json", "run.json"))
-        hint = " (it looks like a run's: `scale-cl export` and `scale-cl resume` take those)" if run else ""
-        raise CheckpointError(f"{file} is a directory; give the file that save() wrote{hint}")
+        raise CheckpointError(f"{file} is a directory; give the file that save() wrote")
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; give the file that save() wrote")
     try:

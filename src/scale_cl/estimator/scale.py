@@ -15,7 +15,7 @@ _PARAMETERS = ("inner_lr", "outer_lr", "memory", "replay", "weight_average")
 class ScaleClassifier(ContinualClassifier):
     """A classifier for tasks that arrive one after another, with SCALE as its learner.
 
-    SCALE's main settings are parameters; others go into `settings`, as in ScaleClassifier(settings={"inner_steps": 3}).
+    Every setting of SCALE is a parameter, as in ScaleClassifier(memory=100, inner_steps=3).
 
     Parameters:
         inner_lr: learning rate of the trunk and the heads; None: a default for the kind of inputs.
@@ -23,8 +23,8 @@ class ScaleClassifier(ContinualClassifier):
         memory: number of samples stored per task, or in total for a stream without tasks; none: 50, or 500.
         replay: number of samples replayed per batch.
         weight_average: decay of the weight average used for prediction; 0: no average.
-        settings: further settings of SCALE by name; `scale-cl show scale` explains them.
         others: as in `ContinualClassifier`.
+        settings: further settings of SCALE, each by its name; `scale-cl show scale` explains them.
 
     Examples:
         >>> from sklearn.datasets import load_digits
@@ -47,7 +47,6 @@ class ScaleClassifier(ContinualClassifier):
         memory: int | None = None,
         replay: int = 64,
         weight_average: float = 0.0,
-        settings: dict[str, object] | None = None,
         scenario: str = "task",
         batch_size: int = 10,
         epochs: int = 10,
@@ -55,19 +54,21 @@ class ScaleClassifier(ContinualClassifier):
         standardise: bool | str = "auto",
         layout: Layout = "auto",
         pixel_max: float = 255.0,
-        backbone: BackboneLike | None = None,
+        backbone: str | BackboneLike | None = None,
         device: str = "cpu",
+        threads: int = 1,
         random_state: Any = 0,
+        **settings: Any,
     ) -> None:
         self.inner_lr, self.outer_lr, self.memory, self.replay = inner_lr, outer_lr, memory, replay
-        self.weight_average, self.settings, self.scenario = weight_average, settings, scenario
-        self.batch_size, self.epochs, self.detection = batch_size, epochs, detection
-        self.standardise, self.layout, self.pixel_max = standardise, layout, pixel_max
-        self.backbone, self.device, self.random_state = backbone, device, random_state
+        self.weight_average, self.scenario, self.batch_size, self.epochs = weight_average, scenario, batch_size, epochs
+        self.detection, self.standardise, self.layout, self.pixel_max = detection, standardise, layout, pixel_max
+        self.backbone, self.device, self.threads, self.random_state = backbone, device, threads, random_state
+        self._settings = settings
 
     def _learner_entry(self) -> registry.LearnerEntry:
         return registry.entry("scale")
 
     def _learner_settings(self) -> dict[str, object]:
-        chosen = {name: getattr(self, name) for name in _PARAMETERS}
-        return {name: value for name, value in chosen.items() if value is not None} | super()._learner_settings()
+        main = {name: value for name in _PARAMETERS if (value := getattr(self, name)) is not None}
+        return main | super()._learner_settings()

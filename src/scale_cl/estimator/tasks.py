@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -189,9 +190,9 @@ def groups_to_predict(task: Any, samples: int, seen: list[str]) -> list[tuple[st
             f"or task={INFER!r} to let the model find out"
         )
     if task is None or _is_one(task):
-        groups = [(seen[0] if task is None else str(task), np.arange(samples))]
+        groups = [(seen[0] if task is None else name_of(task), np.arange(samples))]
     else:
-        groups = _grouped([str(name) for name in _each(task, samples)])
+        groups = _grouped([name_of(name) for name in _each(task, samples)])
     for name, _ in groups:
         if name not in seen:
             raise UnknownTaskError(f"task {name!r} was never seen; tasks seen: {_listed(seen)}")
@@ -208,8 +209,41 @@ def asks_to_infer(task: Any) -> bool:
     return isinstance(task, str) and task == INFER
 
 
-def _name(task: Any) -> str:
+def check_for_loader(task: Any) -> None:
+    """Raise InputError if tasks are given per sample, where a loader decides the order of the samples."""
+    if task is not None and not _is_one(task):
+        raise InputError(
+            "X is a loader, so its batches are of one task: give one name, or call this once for each task"
+        )
+
+
+def name_of(task: Any) -> str:
+    """The name that a string, a number or another hashable scalar gives to a task; InputError for anything else."""
+    if isinstance(task, str):
+        return str(task)
+    if isinstance(task, np.ndarray | Tensor) and task.ndim == 0:
+        task = task.tolist() if isinstance(task, Tensor) else task[()]
+    shown = " ".join(reprlib.repr(task).split())
+    if _is_missing(task):
+        raise InputError(f"a task is {shown}, which is no name; name every task by a string or a number")
     name = str(task)
+    several = hasattr(task, "__iter__") and not isinstance(task, str | bytes)
+    if several or not isinstance(task, Hashable) or name.startswith("<"):  # "<": an object that prints its address
+        kind = type(task).__name__
+        raise InputError(f"a task is {shown}, of type {kind}; name it by a string, a number or a hashable scalar")
+    return name
+
+
+def _is_missing(task: Any) -> bool:
+    """Whether this is None or one of the values that are not equal to themselves: NaN, NaT and pandas' NA."""
+    try:
+        return task is None or bool(np.ndim(task) == 0 and task != task)
+    except (TypeError, ValueError):
+        return not hasattr(task, "__iter__")
+
+
+def _name(task: Any) -> str:
+    name = name_of(task)
     if name == INFER:
         raise InputError(f"a task cannot be called {INFER!r}: predict(..., task={INFER!r}) has the model find it")
     if name == AUTO:
@@ -218,14 +252,25 @@ def _name(task: Any) -> str:
 
 
 def _is_one(task: Any) -> bool:
-    return isinstance(task, str | bytes) or np.ndim(task) == 0
+    return isinstance(task, str | bytes) or _shape(task) == ()
+
+
+def _shape(task: Any) -> tuple[int, ...] | None:
+    """None for a list of lists of different lengths."""
+    try:
+        shape: tuple[int, ...] = np.shape(task)
+        return shape
+    except ValueError:
+        return None
 
 
 def _each(task: Any, samples: int) -> list[Any]:
-    names = np.asarray(task).tolist()
-    if np.ndim(task) != 1 or len(names) != samples:
-        raise InputError(f"task has shape {list(np.shape(task))}; give one name, or one for each of {samples} samples")
-    return list(names)
+    """The elements of a list, array, tensor or column as they are, so that each names a task as it does alone."""
+    shape = _shape(task)
+    if shape != (samples,):
+        what = "is a list of lists" if shape is None else f"has shape {list(shape)}"
+        raise InputError(f"task {what}; give one name, or one for each of {samples} samples")
+    return list(task)
 
 
 def _grouped(names: list[str]) -> list[tuple[str, NDArray[np.int64]]]:

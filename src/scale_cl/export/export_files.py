@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 import secrets
 import warnings
@@ -146,10 +147,19 @@ def _tidy(proto: Any) -> None:
 
 @contextmanager
 def _without_exporter_warnings() -> Iterator[None]:
-    """Ignore a deprecation warning that torch's exporter causes itself."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, message=r"`isinstance\(treespec, LeafSpec\)`")
-        yield
+    """Ignore a deprecation warning that torch's exporter causes itself, and that it finds no torchvision."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    log.addFilter(_not_about_torchvision)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, message=r"`isinstance\(treespec, LeafSpec\)`")
+            yield
+    finally:
+        log.removeFilter(_not_about_torchvision)
+
+
+def _not_about_torchvision(record: logging.LogRecord) -> bool:
+    return "torchvision" not in record.getMessage()
 
 
 def _checked(subject: Subject, path: Path, form: str) -> Checked:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.engine import Batch, State, StepStats
+from scale_cl.engine import Batch, State, StepStats, Turns, in_turn
 from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners.learner import Learner
 from scale_cl.results import FoundBoundary
@@ -67,6 +67,12 @@ class BoundaryFinder:
         self._recent: list[tuple[Tensor, Tensor]] = []  # the last batches that the open task has learnt
         self._detector = _detector(self.detection)
 
+    @property
+    def turns(self) -> Turns:
+        """Those of the learner: a batch and the boundary that it reveals are one turn."""
+        return self.learner.engine.turns
+
+    @in_turn
     def observe(self, x: Tensor, y: Tensor) -> StepStats:
         """Learn from one batch, in the task that it seems to belong to."""
         if self.learner.current_task is None:

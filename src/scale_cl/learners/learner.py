@@ -159,7 +159,8 @@ class Learner:
         """Scores [B, classes], in evaluation mode; the state stays as it is.
 
         With a task: of its classes. Without: of all classes learnt, whatever their task; in the scenario `task` those
-        of the first task come first.
+        of the first task come first. Other threads may predict while one trains: a step waits for a prediction, and a
+        prediction for a step.
         """
         return self.engine.predict(x, task)
 

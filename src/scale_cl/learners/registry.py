@@ -87,7 +87,7 @@ def entry(name: str) -> LearnerEntry:
         module, cls, line = _OURS[name]
         kind = getattr(importlib.import_module(f"scale_cl.learners.{module}"), cls)
         return LearnerEntry(name, kind, line, {preset: own[name] for preset, own in PRESETS.items() if name in own})
-    OUTSIDE.require_given(name, "--learner")
+    OUTSIDE.require_given(name, "--learner ")
     if not is_reference(name) and name not in OUTSIDE.names():
         raise ConfigError(f"unknown learner {name!r}; {suggest(name, names())} (see `scale-cl list learners`)")
     return entry_of(OUTSIDE.find(name), name)

@@ -52,6 +52,8 @@ class CustomBackbone:
         """The backbone of one learner, for inputs [B, *shape]."""
         if isinstance(self.module, nn.Module):
             module = copy.deepcopy(self.module)
+        elif not callable(self.module):
+            module = self.module
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -68,8 +70,11 @@ BackboneLike = CustomBackbone | nn.Module | Callable[[], nn.Module]
 def check_name(name: str) -> None:
     """Raise ConfigError unless `name` is a backbone of ours, an entry point or a reference."""
     if not _is_ours(name) and name not in BACKBONES.names() and not is_reference(name):
-        known = f"{', '.join(NAMES)}, mlp-WIDTH-WIDTH"
-        raise ConfigError(f"learner.backbone: {name!r} is not one of {known}, or module:function")
+        known = ", ".join([*NAMES, "mlp-128-64 (any widths)", *BACKBONES.names()])
+        raise ConfigError(
+            f"learner.backbone: {name!r} is not one of {known}; for another network, name a function that makes it "
+            "(module:function or file.py:function) or, in Python, give the nn.Module itself"
+        )
 
 
 def _is_ours(name: str) -> bool:
@@ -81,6 +86,7 @@ def make_backbone(
 ) -> Backbone:
     """The backbone for inputs [B, *shape]: a name, a module, or a function that makes one."""
     if isinstance(kind, str) and not _is_ours(kind):
+        check_name(kind)
         BACKBONES.require_given(kind, "--set backbone=")
         made = BACKBONES.find(kind)
         if not callable(made):

@@ -33,11 +33,11 @@ METHOD = "scale"  # the paper's own
 LEARNER_ORDER = (
     *("finetune", "ewc", "si", "mas", "lwf", "npc"),
     *("icarl", "gem", "agem", "mer", "mir", "er", "hal", "der", "derpp"),
-    *("acl", "ctn", "scale", "scale-ema", "pnn", "independent", "joint"),
+    *("acl", "ctn", "scale", "scale-ema", "scale-plus", "pnn", "independent", "joint"),
 )
 COLOURS = {  # numbers in the palette of the figures
     **{"scale": 0, "ctn": 1, "er": 2, "mir": 3, "mer": 4, "gem": 5, "joint": 6, "finetune": 7, "derpp": 8},
-    **{"scale-ema": 9, "agem": 3, "der": 4, "acl": 5},
+    **{"scale-ema": 9, "scale-plus": 6, "agem": 3, "der": 4, "acl": 5},
     **{"ewc": 1, "si": 2, "mas": 3, "lwf": 4, "npc": 5, "icarl": 6, "hal": 8, "pnn": 9, "independent": 2},
 }
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scale_cl.experiments.definitions import JOINT_TRAINING
 from scale_cl.experiments.result_index import ALONE, OFF, RUN, STREAM, config_section, identities
+from scale_cl.learners.presets import DEFAULT_PRESET, PRESETS, USER_IMAGES, Preset
 from scale_cl.reports import paper
 from scale_cl.reports.collection import Collection, Gap, Run, assignment, distinct, printable, slug
 from scale_cl.reports.seed_statistics import Summary, summarise
@@ -233,8 +234,8 @@ def _labelled(pooled: list[Pool], stream: str) -> list[ResultRow]:
 
 
 def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner: str, stream: str) -> dict[str, Any]:
-    """Settings that differ: from the paper's where it states a value, else from the learner's other rows."""
-    reference = paper.settings(learner, stream)
+    """Settings that differ: from the usual value where there is one, else from the learner's other rows."""
+    reference = {**paper.settings(learner, stream), **_for_own_images(config, learner)}
     found = {}
     for name, value in config_section(config, "learner").items():
         if name == "name":
@@ -252,6 +253,12 @@ def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner
         if run[name] != usual and (name == "batch_size" or _varies(name, run[name], others)):
             found[f"run.{name}"] = run[name]
     return found
+
+
+def _for_own_images(config: dict[str, Any], learner: str) -> Mapping[str, Any]:
+    """What the recommended settings add on images of the user's own, of which the paper says nothing."""
+    own = str(config_section(config, "stream").get("name")).startswith(USER_IMAGES)
+    return PRESETS[DEFAULT_PRESET].get(learner, Preset()).user_images if own else {}
 
 
 def _varies(name: str, value: object, among: list[dict[str, Any]]) -> bool:

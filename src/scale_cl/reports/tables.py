@@ -155,7 +155,7 @@ def times_table(section: Section) -> Table | None:
     if all(row.summary("seconds_train") is None for row in rows):
         return None
     printed = paper.SECONDS.get(section.stream, {}) if section.is_the_papers else {}
-    base = section.find(paper.METHOD)
+    base = our_row(section)
     bodies = []
     for row in rows:
         mixed = f"seeds were timed on several devices: {', '.join(row.timing_devices)}"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import http.client
 import os
 import secrets
 import shutil
+import socket
 import tarfile
+import threading
 import time
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -25,6 +29,7 @@ _CHUNK = 1 << 18
 _MOST_BYTES = 2 << 30  # that an archive may unpack to
 _MOST_FILES = 10_000
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # status codes after which to retry
+_NO_WAY = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
 
 Report = Callable[[str, int, int], None]  # file name, bytes so far, bytes in total
 
@@ -36,6 +41,8 @@ class Patience:
     attempts: int = 5  # in a row without progress
     pause: float = 1.0  # seconds before the second attempt; doubled after each
     timeout: float = 30.0  # seconds without data after which a connection is closed
+    answer: float = 6.0  # seconds in which a server must answer, including name lookup and connecting
+    unreached: int = 2  # attempts in a row if no server is reached: there is probably no network
 
 
 def fetch(source: Source, root: Path, *, report: Report | None = None, patience: Patience | None = None) -> list[str]:
@@ -45,6 +52,8 @@ def fetch(source: Source, root: Path, *, report: Report | None = None, patience:
     try:
         with lock(root / f".{source.name}.lock"):
             return _fetch(source, root, report, patience or Patience())
+    except FetchError as error:
+        raise FetchError(f"{error}; you can also put it in {root} yourself: {source.placing}") from error
     except OSError as error:
         raise FetchError(f"{source.title} cannot be put in {root}: {error}") from error
 
@@ -74,9 +83,11 @@ def download(file: Download, target: Path, *, report: Report | None = None, pati
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     furthest, failures, wrong = _size(part), 0, 0
+    if report is not None:
+        report(file.file_name, furthest, file.size)  # before anything arrives
     while True:
         resumed = _size(part) > 0
-        reason = _attempt(file, part, report, patience)
+        reason, reached = _attempt(file, part, report, patience)
         if _size(part) == file.size:
             if _is_right(file, part):
                 put_in_place(part, target)
@@ -89,41 +100,66 @@ def download(file: Download, target: Path, *, report: Report | None = None, pati
             continue
         failures = 0 if _size(part) > furthest else failures + 1
         furthest = max(furthest, _size(part))
-        if failures >= patience.attempts:
+        if failures >= (patience.attempts if reached else patience.unreached):
             kept = f"; {_size(part)} of {file.size} bytes are kept; run it again to resume" if _size(part) else ""
             raise FetchError(f"{file.url} could not be fetched ({reason}){kept}")
         if failures:
             time.sleep(patience.pause * 2 ** (failures - 1))
 
 
-def _attempt(file: Download, part: Path, report: Report | None, patience: Patience) -> str:
-    """Continue `part` over one connection; returns why the connection ended early."""
+def _attempt(file: Download, part: Path, report: Report | None, patience: Patience) -> tuple[str, bool]:
+    """Continue `part` over one connection; returns why the connection ended early, and whether there was one."""
     start = _size(part)
     if start > file.size:
         part.unlink()
         start = 0
     if start == file.size:
-        return ""
+        return "", True
     if not file.url.startswith(("https://", "http://")):
         raise FetchError(f"{file.url} is not an http address")
     headers = {"User-Agent": "scale-cl", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
+    reached = False
     try:
         request = urllib.request.Request(file.url, headers=headers)
-        with urllib.request.urlopen(request, timeout=patience.timeout) as response:
-            return _receive(file, part, start, response, report)
+        with _answer(request, patience) as response:
+            reached = True
+            return _receive(file, part, start, response, report), True
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416:  # no such range: the part does not belong to this file
             part.unlink(missing_ok=True)
         elif error.code not in _BUSY:
             raise FetchError(f"{file.url} could not be fetched (HTTP {error.code} {error.reason})") from None
-        return f"HTTP {error.code} {error.reason}"
-    except urllib.error.URLError as error:
-        return str(error.reason)
+        return f"HTTP {error.code} {error.reason}", True
     except (OSError, http.client.HTTPException) as error:
-        return str(error) or type(error).__name__
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return str(reason) or type(reason).__name__, reached or not _is_unreached(reason)
+
+
+def _answer(request: urllib.request.Request, patience: Patience) -> http.client.HTTPResponse:
+    """The response to a request; a name lookup has no time limit of its own, so that it waits in a thread."""
+    answer: Future[http.client.HTTPResponse] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(urllib.request.urlopen(request, timeout=patience.timeout))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return answer.result(patience.answer)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer within {patience.answer:g} s") from None
+
+
+def _is_unreached(reason: object) -> bool:
+    """Whether no connection came about."""
+    if isinstance(reason, socket.gaierror | ConnectionRefusedError | TimeoutError):
+        return True
+    return isinstance(reason, OSError) and reason.errno in _NO_WAY
 
 
 def _receive(file: Download, part: Path, start: int, response: http.client.HTTPResponse, report: Report | None) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from scale_cl.errors import DataError, StreamError
 from scale_cl.streams.assembly import generator
-from scale_cl.streams.images import image_names
+from scale_cl.streams.images import EXTENSIONS, image_names
 
 _NEEDED = ("path", "label", "task")
 PARTS = ("train", "test")
@@ -64,6 +64,48 @@ def in_manifest(file: Path, *, share: float, seed: int) -> list[ListedTask]:
         else:
             tasks.append(ListedTask(task, *(parts.get(part, []) for part in PARTS)))
     return tasks
+
+
+def images_in(source: Path) -> list[tuple[str, str | None]]:
+    """Image files, and their tasks if those are known: a file itself, all in a folder, or those that a CSV file lists.
+
+    The CSV file has a column `path`, and perhaps one `task`; paths are relative to its folder.
+    """
+    if source.is_dir():
+        found = [str(path) for path in sorted(source.rglob("*")) if _is_image(path.relative_to(source))]
+        if not found:
+            raise DataError(f"{source} holds no images")
+        return [(path, None) for path in found]
+    if source.suffix.lower() == ".csv":
+        rows = list(_rows(source, needed=("path",)))
+        _check_there(source, [row for row in rows if not (source.parent / row.path).is_file()])
+        return [(_within(str(source.parent), row.path), row.task or None) for row in rows]
+    if not source.is_file():
+        raise DataError(f"{source} does not exist; name images, a folder of them, or a CSV file with a column path")
+    return [(str(source), None)]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in EXTENSIONS and not any(part.startswith(".") for part in path.parts)
+
+
+def labelled_in(source: Path) -> list[ListedTask]:
+    """The tasks of a folder or CSV file, all of it to test with, unless it says itself what is to be trained on."""
+    if source.is_dir():
+        _check_depth(source)
+        found = []
+        for task in _subfolders(source):
+            own = task / "test" if (task / "train").is_dir() and (task / "test").is_dir() else task
+            found.append(ListedTask(task.name, [], _classes(own)))
+    elif source.suffix.lower() == ".csv":
+        parts = _listed_tasks(source).items()
+        found = [ListedTask(task, [], [*own.get("test", []), *own.get(None, [])]) for task, own in parts]
+    else:
+        raise DataError(f"{source} is neither a folder TASK/CLASS/ of images nor a CSV file with path, label, task")
+    found = [task for task in found if task.test]
+    if not found:
+        raise DataError(f"{source} holds nothing to test with; images belong into TASK/CLASS/ in it")
+    return found
 
 
 def _with_held_out(name: str, number: int, listing: Listing, *, share: float, seed: int) -> ListedTask:
@@ -164,19 +206,19 @@ def _listed_tasks(file: Path) -> dict[str, dict[str | None, Listing]]:
     return tasks
 
 
-def _rows(file: Path) -> Iterator[_Row]:
+def _rows(file: Path, needed: Sequence[str] = _NEEDED) -> Iterator[_Row]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             reader = csv.reader(opened, strict=True)
             columns = next(reader, [])
-            if missing := [column for column in _NEEDED if column not in columns]:
+            if missing := [column for column in needed if column not in columns]:
                 raise StreamError(_header_problem(file, missing[0], columns))
-            path, label, task = (columns.index(column) for column in _NEEDED)
-            split = columns.index("split") if "split" in columns else None
             width = len(columns)
+            path, label, task = (columns.index(name) if name in columns else width for name in _NEEDED)
+            split = columns.index("split") if "split" in columns else None
             for fields in reader:
                 if fields:  # not an empty line
-                    values = [field.strip() for field in fields] + [""] * (width - len(fields))
+                    values = [field.strip() for field in fields] + [""] * (width + 1 - len(fields))
                     part = None if split is None else values[split]
                     yield _Row(reader.line_num, values[path], values[label], values[task], part)
     except FileNotFoundError:

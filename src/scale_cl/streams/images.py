@@ -41,6 +41,18 @@ class UndecodableError(DataError):
     """A file is not an image or is damaged."""
 
 
+class WrongSizeError(DataError):
+    """An image has another size than the others, and is not to be resized."""
+
+    def __init__(self, path: str | Path, found: tuple[int, int], size: tuple[int, int]) -> None:
+        """Sizes are height and width."""
+        self.found = f"{path} is {found[0]} x {found[1]}"
+        super().__init__(
+            f"{self.found}, the first image {size[0]} x {size[1]}; "
+            "give a size to which all are resized, such as stream.size=32 (in Python: size=32)"
+        )
+
+
 def image_files(folder: Path) -> list[Path]:
     """The image files of a folder, sorted by name."""
     return [Path(folder, name) for name, _ in image_names(folder)]
@@ -193,10 +205,7 @@ def _decoded(path: str | Path, size: tuple[int, int], channels: int, resize: boo
             picture = ImageOps.exif_transpose(picture)
     if (picture.height, picture.width) != size:
         if not resize:
-            raise DataError(
-                f"{path} is {picture.height} x {picture.width}, the first image {size[0]} x {size[1]}; "
-                "give a size to which all are resized, such as stream.size=32 (in Python: size=32)"
-            )
+            raise WrongSizeError(path, (picture.height, picture.width), size)
         picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.asarray(picture, dtype=np.uint8)
     return pixels.reshape(*size, channels).transpose(2, 0, 1), frames

@@ -86,9 +86,10 @@ class Readers:
         with self._starting:
             if self._executor is None:
                 self._executor = self._started()
-                # as early as this: a process that multiprocessing has started waits for its children before it ends
-                end = self._executor.shutdown
-                self._at_exit = Finalize(self, end, kwargs={"cancel_futures": True}, exitpriority=10)
+                # as early as this: a process that multiprocessing has started waits for its children before it ends.
+                # Without waiting: garbage is collected in any thread, perhaps while it holds a lock of `threading`
+                end, how = self._executor.shutdown, {"wait": False, "cancel_futures": True}
+                self._at_exit = Finalize(self, end, kwargs=how, exitpriority=10)
             try:
                 if self.workers:
                     return self._executor.submit(_read, rows)
@@ -113,7 +114,8 @@ class Readers:
         """End the workers; they start again when more rows are asked for."""
         with self._starting:
             if self._executor is not None:
-                self._at_exit()
+                self._at_exit.cancel()
+                self._executor.shutdown(cancel_futures=True)
                 self._executor = None
 
     def received(self, block: Future[Block]) -> Block:

@@ -182,6 +182,10 @@ class Stream:
         """The device of the data."""
         return self.arrays.device
 
+    def sources(self) -> list[Arrays]:
+        """All arrays behind the stream."""
+        return [self.arrays]
+
     @property
     def permutations(self) -> Tensor | None:
         """The pixel permutation of each task [T, F]; None if no task has one."""

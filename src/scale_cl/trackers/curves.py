@@ -84,7 +84,7 @@ class Curves:
         self._drawn = dict.fromkeys(event.seeds, time.monotonic())
         self._backend.open(self._seeds)
 
-    def _evaluated(self, seed: int, task: int, accuracies: Sequence[float]) -> None:
+    def _evaluated(self, seed: int, task: int, accuracies: Sequence[float | None]) -> None:
         """A point per tested task, the measures of the tasks so far, and now and then the matrix."""
         matrix, learned = self._matrices[seed], task + 1
         matrix[task][:learned] = accuracies
@@ -96,10 +96,11 @@ class Curves:
             self._drawn[seed] = time.monotonic()
             self._backend.picture(seed, matrix_png(matrix, f"{self._what}, seed {seed}"), learned)
 
-    def _by_task(self, accuracies: Sequence[float]) -> dict[str, float]:
-        """Accuracies by the names of their curves: `task-07`."""
+    def _by_task(self, accuracies: Sequence[float | None]) -> dict[str, float]:
+        """Accuracies by the names of their curves, `task-07`, as far as tasks were tested."""
         digits = len(str(self._tasks))
-        return {f"task-{number:0{digits}}": value for number, value in enumerate(accuracies, start=1)}
+        numbered = enumerate(accuracies, start=1)
+        return {f"task-{number:0{digits}}": value for number, value in numbered if value is not None}
 
     def _final(self, seed: int) -> dict[str, float | None]:
         """All measures of a seed; those of evaluations within tasks and before learning only if there are any."""

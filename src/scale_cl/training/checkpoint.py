@@ -5,9 +5,12 @@ done, 120 steps into the next). The JSON has two parts:
 
     model:     learner, settings, seed      what makes the same learner again
                spec                         its inputs: shape, pixel_max, scenario, boundaries
+               images                       how image files become inputs: resized, or exact; null: there are no files
                tasks                        those it has met, with the names of their classes (null: unknown)
                meta, tensors                its state: plain values; size and SHA-256 of the tensor file
     position:  stream, data, config         what it is trained on: name, fingerprint and the config of the run
+               streams                      it and those learnt before: name, fingerprint, here, and the tasks with
+                                            their classes and numbers of training samples
                stage, step                  tasks done, and steps made in the next
                matrix, seconds_*            accuracies and time so far
                anytime, prequential         evaluations within tasks and predictions before learning, if there are any
@@ -28,7 +31,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import safetensors.torch
 
@@ -75,6 +78,29 @@ class SavedTask:
 
 
 @dataclass(frozen=True)
+class LearntTask:
+    """A task of a stream that a learner is trained on."""
+
+    name: str
+    classes: tuple[str, ...]
+    samples: int  # to train on
+
+
+@dataclass(frozen=True)
+class LearntStream:
+    """A stream that a learner is trained on: what has to be known of it when its data is gone."""
+
+    name: str
+    data: str  # fingerprint
+    here: str | None  # where a relative path of the stream begins, seen from the run's directory
+    tasks: tuple[LearntTask, ...]
+
+
+Images = Literal["resized", "exact"]
+"""Whether image files of another size than the inputs' are resized, or refused."""
+
+
+@dataclass(frozen=True)
 class Model:
     """A learner with everything that is needed to use it without its data."""
 
@@ -84,6 +110,7 @@ class Model:
     spec: InputSpec
     tasks: tuple[SavedTask, ...]
     state: State
+    images: Images | None = None  # how image files become inputs; None: the inputs are no image files
 
 
 @dataclass(frozen=True)
@@ -102,6 +129,7 @@ class Checkpoint:
     evaluations: tuple[Evaluation, ...] = ()
     predictions: tuple[Predictions, ...] = ()  # the last of which may be unfinished
     boundaries: State | None = None  # of a `BoundaryFinder`
+    streams: tuple[LearntStream, ...] = ()  # that it is trained on, in order
 
     @property
     def state(self) -> State:
@@ -188,6 +216,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         "position": {
             "stream": checkpoint.stream,
             "data": checkpoint.data,
+            "streams": [asdict(stream) for stream in checkpoint.streams],
             "config": checkpoint.config,
             "stage": stage,
             "step": step,
@@ -215,6 +244,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "settings": model.settings,
         "seed": model.seed,
         "spec": asdict(model.spec),
+        "images": model.images,
         "tasks": [asdict(task) for task in model.tasks],
         "meta": model.state["meta"],
     }
@@ -229,6 +259,7 @@ def described_model(part: dict[str, Any]) -> Model:
         spec=_spec(typed(part, "spec", dict)),
         tasks=tuple(_task(task) for task in typed(part, "tasks", list)),
         state={"tensors": {}, "meta": typed(part, "meta", dict)},
+        images=_images(part.get("images")),
     )
 
 
@@ -255,6 +286,7 @@ def read(path: Path) -> Checkpoint:
             seconds_train=_seconds(position["seconds_train"]),
             seconds_eval=_seconds(position["seconds_eval"]),
             seconds_wall=_seconds(position["seconds_wall"]),
+            streams=tuple(_stream(one) for one in position.get("streams", [])),
             **measured_from_dict(position),
         )
     if name_of(checkpoint.position) != path.stem:
@@ -345,6 +377,24 @@ def _task(content: Any) -> SavedTask:
     if classes is not None:
         classes = tuple(map(str, typed(content, "classes", list)))
     return SavedTask(typed(content, "name", str), classes)
+
+
+def _images(value: Any) -> Images | None:
+    if value not in (None, *get_args(Images)):
+        raise ValueError(f"'images' is {str(value)[:40]!r}; known are {', '.join(get_args(Images))}")
+    found: Images | None = value
+    return found
+
+
+def _stream(content: Any) -> LearntStream:
+    if not isinstance(content, dict):
+        raise ValueError(f"a stream is {str(content)[:40]!r}, which has no name")
+    here = content["here"] if content["here"] is None else typed(content, "here", str)
+    tasks = []
+    for one in typed(content, "tasks", list):
+        task = _task(one)
+        tasks.append(LearntTask(task.name, task.classes or (), _whole_number(one, "samples")))
+    return LearntStream(typed(content, "name", str), typed(content, "data", str), here, tuple(tasks))
 
 
 def _seconds(value: Any) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import sys
 import time
@@ -19,12 +18,14 @@ import torch
 from torch import Tensor
 
 from scale_cl.errors import CheckpointError, Interrupted
+from scale_cl.learners import Learner, State
 from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
-from scale_cl.streams.reading import LazyRows
+from scale_cl.streams.user_streams import is_own
 from scale_cl.training import checkpoint
-from scale_cl.training.checkpoint import Checkpoint, Model, Position, SavedTask
+from scale_cl.training.checkpoint import Checkpoint, Images, LearntStream, Model, Position, SavedTask
 from scale_cl.training.learner_run import LearnerRun
+from scale_cl.training.learnt_streams import learnt_streams
 from scale_cl.training.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Checkpointer:
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
         beside: bool | None = None,
+        here: str | None = None,
     ) -> None:
         """Write at the end of every task, and within tasks every `every` steps or `seconds` seconds (0: never).
 
@@ -61,12 +63,14 @@ class Checkpointer:
                 `Interrupted` raised.
             beside: write in threads while training goes on (None: if training is on a GPU, where the host has time).
                 A write that failed is then reported by the next `save`, or at the end.
+            here: where a relative path of the stream begins, seen from `directory`; recorded.
         """
         self.directory, self._every, self._seconds, self._kept = directory, every, seconds, kept
         self._folders = RunDirectory(directory)
         self._resume, self._stop = resume, stop
         self._config: Mapping[str, Any] = {}
-        self._data: dict[int, str] = {}
+        self._here = here
+        self._streams: dict[int, tuple[LearntStream, ...]] = {}  # by seed
         self._began = self._last = time.monotonic()
         self._beside = beside
         self._writer: ThreadPoolExecutor | None = None
@@ -90,7 +94,7 @@ class Checkpointer:
         """Set each run to its newest good checkpoint, if it has any; called once, before training."""
         self._config = config
         for run, stream in zip(runs, streams, strict=True):
-            self._data[stream.seed] = fingerprint(stream)
+            self._streams[stream.seed] = learnt_streams(stream, self._here)
             folder = self._folders.checkpoints_of(stream.seed)
             if not checkpoint.found(folder):
                 continue
@@ -140,18 +144,21 @@ class Checkpointer:
                 ready = torch.cuda.Event()
                 ready.record()
         learner, classes = run.learner, {task.name: task.classes for task in run.stream.tasks}
+        met = run.stream.tasks[min(run.stage, len(run.stream) - 1)].classes  # of tasks without borders, or found
         model = Model(
             learner=learner.name,
             settings=as_dict(learner.config),
             seed=run.stream.seed,
             spec=learner.spec,
-            tasks=tuple(SavedTask(name, classes.get(name)) for name in learner.tasks),
+            tasks=tuple(SavedTask(name, classes.get(name, met)) for name in learner.tasks),
             state=state,
+            images=_images(self._config),
         )
         now = Checkpoint(
             model=model,
             stream=run.stream.name,
-            data=self._data[run.stream.seed],
+            data=self._streams[run.stream.seed][-1].data,
+            streams=self._streams[run.stream.seed],
             config=dict(self._config),
             position=Position(run.stage, run.done),
             matrix=[list(row) for row in run.matrix],
@@ -176,7 +183,8 @@ class Checkpointer:
         folder = self._folders.checkpoints_of(now.model.seed)
         try:
             checkpoint.write(folder, now)
-            checkpoint.keep_newest(folder, self._kept)
+            kept = checkpoint.found(folder)[: self._kept]
+            checkpoint.keep_only(folder, [*kept, folder / f"{checkpoint.name_of(_start(now.streams))}.json"])
         except OSError as error:
             raise CheckpointError(
                 f"a checkpoint cannot be written to {self.directory}: {error.strerror or error}; the last good one "
@@ -184,27 +192,40 @@ class Checkpointer:
             ) from error
 
     def _restore(self, run: LearnerRun, path: Path, saved: Checkpoint) -> None:
-        self._check(path, saved, run)
+        begins = self._begins_from(saved, run)
+        self._check(path, saved, run, begins=begins)
         with run.on_device():
-            run.learner.load_state_dict(saved.state)
+            run.learner.load_state_dict(on_this_device(saved.state, run.learner) if begins else saved.state)
             if run.finder is not None:
                 run.finder.load_state_dict(saved.boundaries or {"tensors": {}, "meta": {}})
         run.stage, run.done = saved.position
-        run.matrix = saved.matrix
+        size = len(run.stream)
+        run.matrix = [[None] * size for _ in range(size)]
+        for row, known in zip(run.matrix, saved.matrix, strict=False):
+            row[: len(known)] = known
         run.evaluations, run.predictions = list(saved.evaluations), list(saved.predictions)
         run.seconds_train, run.seconds_eval = saved.seconds_train, saved.seconds_eval
         self._began = min(self._began, time.monotonic() - saved.seconds_wall)
 
-    def _check(self, path: Path, saved: Checkpoint, run: LearnerRun) -> None:
+    def _begins_from(self, saved: Checkpoint, run: LearnerRun) -> bool:
+        """Whether it is the end of the streams before the last one, from which the run is taught the last one."""
+        before = self._streams[run.stream.seed][:-1]
+        return bool(before) and saved.streams == before and saved.position == _start(self._streams[run.stream.seed])
+
+    def _check(self, path: Path, saved: Checkpoint, run: LearnerRun, *, begins: bool) -> None:
         """Refuse a checkpoint that is whole but not of this run."""
         stream = run.stream
         mine = (stream.name, run.learner.name, stream.seed)
         theirs = (saved.stream, saved.model.learner, saved.model.seed)
         if theirs != mine:
             raise CheckpointError(f"{path} is foreign: it is of {_words(theirs)}, expected {_words(mine)}")
+        if begins:
+            if saved.config.get("learner") != json.loads(json.dumps(self._config.get("learner"))):
+                raise CheckpointError(f"{path} is foreign: its learner has other settings")
+            return
         if not same_settings(saved.config, self._config):
             raise CheckpointError(f"{path} is foreign: it was made with another config")
-        if saved.data != self._data[stream.seed]:
+        if saved.data != self._streams[stream.seed][-1].data:
             raise CheckpointError(f"{path} was made with other data than the stream has now")
         drawn, here = saved.state["tensors"].get("rng"), torch.Generator(run.learner.device).get_state()
         if drawn is not None and drawn.shape != here.shape:
@@ -259,29 +280,26 @@ class HostCopy:
         return self._tensors
 
 
-def fingerprint(stream: Stream) -> str:
-    """A checksum of the tasks: their names, the order of arrival, the labels and the permutations.
-
-    Of the inputs it covers what is known without reading all of them: the names and sizes of their files, or else the
-    first 100. A stream draws all its random numbers from its seed when it is built, so a position in it needs no
-    random state.
-    """
-    sums = hashlib.sha256(json.dumps([stream.name, stream.scenario, stream.seed, list(stream.spec.shape)]).encode())
-    sums.update(_inputs(stream))
-    for task in stream.tasks:
-        sums.update(json.dumps([task.name, list(task.classes)]).encode())
-        for part in (task.train, task.test, task.permutation, stream.train_labels[task.train]):
-            sums.update(b"-" if part is None else part.cpu().numpy().tobytes())
-        if task.origin is not None:
-            sums.update(task.origin.cpu().numpy().tobytes())
-    return sums.hexdigest()
+def on_this_device(state: State, learner: Learner) -> State:
+    """The state of a learner that may have been trained on another kind of device, whose draws cannot be continued."""
+    fresh = learner.state_dict()["tensors"].get("rng")
+    tensors = dict(state["tensors"])
+    if fresh is not None and "rng" in tensors and tensors["rng"].shape != fresh.shape:
+        tensors["rng"] = fresh
+    return State(tensors=tensors, meta=state["meta"])
 
 
-def _inputs(stream: Stream) -> bytes:
-    x, rows = stream.arrays.x_train, stream.tasks[0].train[:100]
-    if stream.arrays.files:
-        return stream.arrays.files.encode()
-    return (x.peek(rows) if isinstance(x, LazyRows) else x[rows]).cpu().numpy().tobytes()
+def _start(streams: Sequence[LearntStream]) -> Position:
+    """Where the last of these streams begins."""
+    return Position(sum(len(one.tasks) for one in streams[:-1]), 0)
+
+
+def _images(config: Mapping[str, Any]) -> Images | None:
+    """How image files become inputs; None if the stream is not of image files of the user's own."""
+    stream = config.get("stream")
+    if not isinstance(stream, Mapping) or not is_own(str(stream.get("name"))):
+        return None
+    return "exact" if stream.get("size") is None else "resized"
 
 
 def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

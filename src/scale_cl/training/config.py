@@ -152,7 +152,10 @@ class RunSettings(Settings):
     checkpoint_every: int = setting(0, "steps from one checkpoint to the next; 0: only at the end of each task", low=0)
     checkpoint_seconds: float = setting(0.0, "seconds from one checkpoint to the next within a task; 0: none", low=0)
     checkpoints_kept: int = setting(2, "number of checkpoints per seed that stay, the newest ones", low=1)
-    keep_state: bool = setting(False, "keep the last checkpoint of each seed, learner and memory, after the run")
+    keep_state: bool | Literal["auto"] = setting(
+        "auto",
+        "keep the model of each seed after the run, the learner with the samples in its memory; auto: for own images",
+    )
 
     def __post_init__(self) -> None:
         """Check the form of the device's name; whether the device exists is checked when it is used."""
@@ -171,6 +174,12 @@ class Config:
     run: RunSettings
     base: Path | None = None  # where a relative path of the stream begins, if not here; no part of the result
     preset: str = DEFAULT_PRESET  # that the learner's settings began with; recorded, but all settings are in `learner`
+    before: tuple[StreamSettings, ...] = ()  # the streams that the learner is trained on before this one
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the model stays when the run is finished: as asked, or if it was trained on the user's own images."""
+        return is_own(self.stream.name) if self.run.keep_state == "auto" else self.run.keep_state
 
     @property
     def own_data(self) -> UserStream | None:
@@ -194,13 +203,20 @@ class Config:
         whole = isinstance(content, dict) and all(isinstance(content.get(section), dict) for section in SECTIONS)
         if not whole:
             raise CheckpointError(f"{path} is damaged: its config does not have the sections {', '.join(SECTIONS)}")
+        before = content.get("before", [])
+        if not isinstance(before, list) or not all(isinstance(one, dict) for one in before):
+            raise CheckpointError(f"{path} is damaged: 'before' of its config does not list streams")
         recorded = {**content, "stream": _recorded_stream(content["stream"])}
         options = {f"{section}.{k}": v for section in SECTIONS for k, v in recorded[section].items()}
-        return resolve(options=options, preset=preset)
+        return replace(resolve(options=options, preset=preset), before=_streams_before(before))
 
     def as_dict(self) -> dict[str, Any]:
-        """The three sections as JSON values; the learner's holds its name as well."""
+        """The three sections as JSON values; the learner's holds its name as well.
+
+        With streams before this one there is a fourth, `before`, which lists them.
+        """
         return {
+            **({"before": [as_dict(stream) for stream in self.before]} if self.before else {}),
             "stream": as_dict(self.stream),
             "learner": {"name": self.learner_name, **as_dict(self.learner)},
             "run": as_dict(self.run),
@@ -293,7 +309,7 @@ def require_stream(name: str, *, typed: bool) -> None:
     if name in streams.ENTRIES:
         OUTSIDE.check_not_taken(name)
         return
-    OUTSIDE.require_given(name, "--stream")
+    OUTSIDE.require_given(name, "--stream ")
     if not is_reference(name):
         own = None if name in streams.names() else own_name(name)
         if own is not None:
@@ -359,12 +375,23 @@ def read_config_file(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]
         raise ConfigError(f"{path}: expected the sections {', '.join(SECTIONS)}, found {type(content).__name__}")
     if "schema" in content and isinstance(content.get("config"), dict):
         content = {**content["config"], "preset": content.get("preset")}  # the result of an earlier run
+        if content.pop("before", None):
+            raise ConfigError(f"{path} is of a run that was taught more: run its first stream, then `scale-cl learn`")
         if isinstance(content.get("stream"), dict):
             content["stream"] = _recorded_stream(content["stream"])
     preset = content.pop("preset", None)
     if not isinstance(preset, str | None):
         raise ConfigError(f"{path}: 'preset' must be a name, found {type(preset).__name__}")
     return {section: _section(path, content, section) for section in SECTIONS}, preset
+
+
+def streams_learnt(recorded: Mapping[str, Any]) -> tuple[StreamSettings, ...]:
+    """The streams that a run with this recorded config has learnt, in order."""
+    return _streams_before([*recorded.get("before", []), recorded["stream"]])
+
+
+def _streams_before(recorded: list[dict[str, Any]]) -> tuple[StreamSettings, ...]:
+    return tuple(build(StreamSettings, _recorded_stream(one), section="stream") for one in recorded)
 
 
 def _recorded_stream(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ be pickled, so a process sends its events to its parent as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from scale_cl.metrics import Evaluation
 
@@ -15,6 +15,8 @@ from scale_cl.metrics import Evaluation
 @dataclass(frozen=True)
 class Loaded:
     """The data is in memory. Only `run`, which loads it, sends this event."""
+
+    remarks: tuple[str, ...] = ()  # what is odd about the data, but no error: one line each
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Stepped:
     """Each seed has done this many steps in all; the mean, if the seeds train independently."""
 
     steps: int
+    of_each: tuple[int, ...] = field(default=(), compare=False)  # steps of each seed, if they train independently
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Evaluated:
 
     seed: int
     task: int
-    accuracies: list[float]  # percent
+    accuracies: Sequence[float | None]  # percent; None: the data of an earlier stream is gone
 
 
 @dataclass(frozen=True)

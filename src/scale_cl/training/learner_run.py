@@ -145,12 +145,14 @@ class LearnerRun:
             if self.prequential is not None:
                 (self.prequential.finish if end else self.prequential.flush)()
 
-    def test(self, tasks: int) -> list[float]:
-        """Accuracies in percent on the first `tasks` tasks."""
+    def test(self, tasks: int) -> list[float | None]:
+        """Accuracies in percent on the first `tasks` tasks; None for tasks of earlier streams whose data is gone."""
+        there = [task for task in range(tasks) if len(self.stream.tasks[task].test)]
         with self.on_device():
-            return accuracies(self.learner, self.stream, tasks)
+            tested = dict(zip(there, accuracies(self.learner, self.stream, there), strict=True))
+        return [tested.get(task) for task in range(tasks)]
 
-    def record(self, row: Sequence[float]) -> None:
+    def record(self, row: Sequence[float | None]) -> None:
         """Enter accuracies on the first tasks into the matrix and go on to the next stage."""
         self.matrix[len(row) - 1][: len(row)] = row
         self.stage, self.done = self.stage + 1, 0
@@ -225,9 +227,13 @@ def learner_run(learner: Learner, stream: Stream, detection: Detection | None = 
 
 
 # ---- evaluation ------------------------------------------------------------------------------------------------------
-def accuracies(learner: Learner, stream: Stream, tasks: int) -> list[float]:
-    """Accuracy in percent on all test samples of each of the first `tasks` tasks; waits for the device once."""
-    tested = [_hits(learner, stream, task) for task in range(tasks)]
+def accuracies(learner: Learner, stream: Stream, tasks: int | Sequence[int]) -> list[float]:
+    """Accuracy in percent on all test samples of the first `tasks` tasks, or of those with these numbers.
+
+    Waits for the device once.
+    """
+    numbers = range(tasks) if isinstance(tasks, int) else tasks
+    tested = [_hits(learner, stream, task) for task in numbers]
     right = torch.stack([hits for hits, _ in tested])
     return [100 * int(n) / size for n, (_, size) in zip(right.tolist(), tested, strict=True)]
 

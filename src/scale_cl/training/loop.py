@@ -42,6 +42,7 @@ from scale_cl.training.events import (
     TaskStarted,
 )
 from scale_cl.training.learner_run import LearnerRun, learner_run
+from scale_cl.training.learnt_streams import stream_tasks
 from scale_cl.training.monitoring import AnytimeTests, LossTerms, Prequential
 
 T = TypeVar("T")
@@ -124,13 +125,13 @@ def train_many(
     tell(Started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches)))
     for run in runs:
         run.steps = epochs * sum(batches[: run.stage]) + run.done
-    if min(run.steps for run in runs):
-        tell(Stepped(min(run.steps for run in runs)))
     for run in runs:
         if run.steps:
             matrix = [list(row) for row in run.matrix]
             measured = tuple(run.evaluations), metrics.prequential(run.predictions)
             tell(Restored(run.stream.seed, run.steps, matrix, *measured))
+    if min(run.steps for run in runs):
+        tell(Stepped(min(run.steps for run in runs)))
     skipped = _SkippedSteps(runs)
     wanted = _Monitors(loss_every, evaluate_every, evaluate_samples, prequential)
     with (
@@ -157,6 +158,7 @@ def train_many(
             evaluations=tuple(run.evaluations),
             predictions=tuple(run.predictions),
             boundaries=_boundaries(run, batches),
+            streams=stream_tasks(run.stream),
         )
         for run in runs
     ]
@@ -262,7 +264,7 @@ def _monitored(runs: Sequence[LearnerRun], wanted: _Monitors, tell: Listener) ->
         if wanted.loss_every:
             report = partial(tell_losses, run.stream.seed)
             run.losses = LossTerms(wanted.loss_every, done=run.steps, report=report)
-        if wanted.evaluate_every:
+        if wanted.evaluate_every and all(len(task.test) for task in run.stream.tasks):
             run.tests = AnytimeTests(
                 run.learner,
                 run.stream,
@@ -431,7 +433,7 @@ def skipped_line(skipped: int, steps: int, *, since: int = 0) -> str:
 @contextlib.contextmanager
 def _read_as_they_come(streams: Sequence[Stream]) -> Iterator[None]:
     """After training, end the workers that read data and log how many samples could not be read and were left out."""
-    inputs = [x for stream in streams for x in (stream.arrays.x_train, stream.arrays.x_test)]
+    inputs = [x for stream in streams for arrays in stream.sources() for x in (arrays.x_train, arrays.x_test)]
     readers = {id(x.readers): x.readers for x in inputs if isinstance(x, LazyRows)}
     try:
         yield

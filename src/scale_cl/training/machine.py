@@ -21,11 +21,13 @@ import numpy as np
 import torch
 
 import scale_cl
+from scale_cl.engine import Turns
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute
 from scale_cl.nets.kernels import compile_ahead, convolution, norm
 from scale_cl.training.config import RunSettings
 
+_counts = Turns()  # of those who change the number of threads: what one reads, another must not be changing
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -59,6 +61,46 @@ def prepare(run: RunSettings) -> torch.device:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(run.deterministic)
     return device
+
+
+@contextmanager
+def threads_in_use(count: int) -> Iterator[None]:
+    """Within the context, torch computes with so many threads what this thread asks for; others are not concerned.
+
+    `torch.set_num_threads` sets the number for the calling thread, and for those that use torch for the first time
+    later. The latter is set back at once.
+    """
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ConfigError(f"threads is {count!r}; it must be a whole number of at least 1")
+    before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
+    try:
+        _counts.take(_set_own_threads, int(count))
+        yield
+    finally:
+        _counts.take(_set_own_threads, before)
+
+
+def _set_own_threads(count: int) -> None:
+    """Set the number for this thread, and leave that for new ones as it is, which only a new one can read."""
+    known, changed = threading.Event(), threading.Event()
+
+    def keep() -> None:
+        usual = torch.get_num_threads()
+        known.set()
+        changed.wait()
+        torch.set_num_threads(usual)
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
+    try:
+        known.wait()
+        torch.set_num_threads(count)
+    finally:
+        changed.set()
+        keeper.join()
 
 
 def compile_kernels(run: RunSettings, device: torch.device) -> None:

@@ -53,7 +53,7 @@ def needed(
     Learners that run `apart` have a process and a copy of the stream each. Without `whole`, only what is there for
     certain and needs no model to be known: stream, tasks and the memory's samples.
     """
-    arrays, data = stream.arrays, stream.arrays.nbytes
+    arrays, data = stream.arrays, sum(source.nbytes for source in stream.sources())
     sample = math.prod(arrays.x_train.shape[1:]) * arrays.x_train.dtype.itemsize
     if isinstance(arrays.x_train, LazyRows):  # a batch, a chunk of a test set, and what is read ahead of each
         at_once = (config.run.batch_size + CHUNK) * sample + 2 * arrays.x_train.ahead_bytes

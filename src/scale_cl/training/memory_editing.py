@@ -16,6 +16,7 @@ from torch import Tensor
 
 from scale_cl.engine.validation import check_memories, check_plain_values
 from scale_cl.errors import CheckpointError
+from scale_cl.learners import State
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint
 
@@ -53,6 +54,15 @@ def listed(saved: Checkpoint) -> list[StoredSample]:
         for row in tensors[f"{memory}.stored"].nonzero().flatten().tolist():
             found.append(StoredSample(f"{memory}:{row}", names[int(task[row])], int(y[row])))
     return found
+
+
+def stored_samples(state: State) -> int:
+    """How many samples the memories of a learner's state hold."""
+    memories = state["meta"].get("memories", [])
+    try:
+        return sum(int(state["tensors"][f"{memory}.stored"].sum()) for memory in memories)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"the state of a learner is damaged: it has no {error}") from None
 
 
 def inputs(saved: Checkpoint, samples: Iterable[StoredSample]) -> Tensor:

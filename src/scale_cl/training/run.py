@@ -31,8 +31,9 @@ from scale_cl.streams.user_streams import load_own
 from scale_cl.training import machine
 from scale_cl.training.checkpoint import UnusableCheckpointError
 from scale_cl.training.checkpointing import Checkpointer, same_settings
-from scale_cl.training.config import Config
+from scale_cl.training.config import Config, StreamSettings, streams_learnt
 from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted, ignore, to_all
+from scale_cl.training.learnt_streams import after_earlier
 from scale_cl.training.loop import train_many
 from scale_cl.training.machine import choose_device, compute, prepare
 from scale_cl.training.memory_check import check_fits
@@ -70,8 +71,8 @@ def run(
         force: replace a result or an unfinished run in `out`; with `resume`, only what cannot be continued.
         on_event: called with every event, see `scale_cl.training.events`.
         loss_every: steps from one `Losses` event to the next; 0: none.
-        stop: called after every step or block of steps; once it returns true, the state is saved and `Interrupted`
-            raised.
+        stop: called after every step or block of steps; once it returns true, the state is saved, if there is an
+            `out`, and `Interrupted` raised.
         on_trained: called with each trained learner and its stream, in the process that trained it.
         arguments: of the command line, to be recorded.
         environment: further entries of the result's `environment`.
@@ -82,14 +83,16 @@ def run(
         return _trained(job, recorded)
     directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
     with directory.claimed(force=force or resume):
+        taught = False  # a finished run is taught one more stream
         if resume and directory.finished:
             done = results.read(directory.path)
             same = same_settings(done.seeds[0].config, config.as_dict())
             if same and [seed.seed for seed in done.seeds] == config.seeds:
                 return done
-            if not force:
+            taught = bool(config.before) and streams_learnt(done.seeds[0].config) == config.before
+            if not force and not taught:
                 raise OutputInUseError(f"{directory.path} holds the result of another run; choose another directory")
-        job = replace(job, directory=directory.path, resume=resume and directory.unfinished)
+        job = replace(job, directory=directory.path, resume=resume and (directory.unfinished or taught))
         train_into = partial(_trained_into, directory, RunRequest(config, data, arguments), recorded)
         try:
             return train_into(job)
@@ -158,20 +161,35 @@ class _Job:
             kept=c.checkpoints_kept,
             resume=self.resume,
             stop=self.stop,
+            here=os.path.relpath(self.config.base or Path.cwd(), self.directory) if self.config.own_data else None,
         )
+
+    def stream(self, seed: int) -> Stream:
+        """The stream of one seed, after those that were learnt before it."""
+        config, made = self.config, build_stream(self.config, seed, self.data)
+        if not config.before:
+            return made
+        folder = None if self.directory is None else RunDirectory(self.directory).checkpoints_of(seed)
+        known = folder if self.resume else None
+
+        def build(settings: StreamSettings, base: Path | None) -> Stream:
+            return build_stream(replace(config, stream=settings, before=(), base=base), seed, self.data)
+
+        return after_earlier(made, config.before, build, known, warn=seed == config.seeds[0])
 
 
 def _trained_into(directory: RunDirectory, request: RunRequest, recorded: Recorded, job: _Job) -> RunResult:
     """Train into a claimed directory."""
+    begun = job.resume and directory.unfinished
     directory.begin(request, resume=job.resume)
     earlier = directory.seconds_spent(job.config.seeds) if job.resume else 0.0
     try:
         result = _trained(job, recorded)
         result = replace(result, seconds_wall=result.seconds_wall + earlier)
-        directory.finish(result, keep_state=job.config.run.keep_state)
+        directory.finish(result, keep_state=job.config.keeps_state)
     except BaseException:
-        if not job.resume:
-            directory.abandon()
+        if not begun:
+            directory.abandon(taught=job.resume)
         raise
     return result
 
@@ -208,27 +226,46 @@ def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
     config, device = job.config, prepare(job.config.run)
     if device.type == "cuda" and _uses_convolutions(config):
         machine.compile_kernels(config.run, device)  # while the data is read
-    tracks = [build_stream(config, seed, job.data) for seed in seeds]
-    job.tell(Loaded())
+    tracks = [job.stream(seed) for seed in seeds]
+    job.tell(Loaded(_remarks(tracks[0])))
     check_fits(config, tracks[0], device, learners=len(tracks))
     learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, seeds, strict=True)]
+    checkpointer = job.checkpointer()
+    stop = job.stop if checkpointer is None else None  # a checkpointer heeds it by itself
     trained = train_many(
         learners,
         tracks,
         batch_size=config.run.batch_size,
-        on_event=job.tell,
+        on_event=job.tell if stop is None else to_all(job.tell, partial(_stop_if_asked, stop)),
         loss_every=job.loss_every,
         evaluate_every=config.run.evaluate_every,
         evaluate_samples=config.run.evaluate_samples,
         prequential=config.run.prequential,
         config=config.as_dict(),
-        checkpointer=job.checkpointer(),
+        checkpointer=checkpointer,
         detection=config.stream,
     )
     if job.on_trained is not None:
         for learner, track in zip(learners, tracks, strict=True):
             job.on_trained(learner, track)
     return trained
+
+
+def _stop_if_asked(stop: Callable[[], bool], event: Event) -> None:
+    if isinstance(event, Stepped) and stop():
+        raise Interrupted(_NOTHING_KEPT)
+
+
+def _remarks(stream: Stream) -> tuple[str, ...]:
+    """What is odd about a stream, but no error."""
+    single = [task.name for task in stream.tasks if len(task.classes) == 1]
+    if stream.scenario != "task" or not single:
+        return ()
+    others = f" (as in {len(single) - 1} more)" if len(single) > 1 else ""
+    return (
+        f"task {single[0]} has a single class{others}, which its head always predicts: 100 % there says nothing; "
+        "stream.scenario=class has one head for the classes of all tasks",
+    )
 
 
 def _uses_convolutions(config: Config) -> bool:
@@ -246,9 +283,9 @@ def _environment(config: Config, arguments: list[str] | None, more: Mapping[str,
 def _over_processes(job: _Job, processes: int) -> list[SeedResult]:
     """Train the seeds over several processes; a thread passes their events on."""
     config = job.config
-    first = build_stream(config, config.seeds[0], job.data)  # bad data fails here, once and clearly
+    first = job.stream(config.seeds[0])  # bad data fails here, once and clearly
     merged = _MergedEvents(job.tell, config.seeds)
-    merged.take(config.seeds[0], Loaded())
+    merged.take(config.seeds[0], Loaded(_remarks(first)))
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
     spawn = multiprocessing.get_context("spawn")
     events, stopping = spawn.SimpleQueue(), spawn.Event()
@@ -289,6 +326,7 @@ def _reason(futures: Sequence[Future[SeedResult]]) -> BaseException:
 
 
 _KILLED = "a process of this run was killed, perhaps for want of memory; try fewer processes"
+_NOTHING_KEPT = "stopped as asked; nothing was kept"
 _POLL = 0.1  # seconds between checks whether the run is to stop
 _events: Any = None
 _stopping: Any = None
@@ -302,6 +340,8 @@ def _enter_process(events: Any, stopping: Any, references: dict[str, dict[str, s
 
 
 def _train_in_process(job: _Job, seed: int) -> SeedResult:
+    if job.directory is None and _stopping.is_set():
+        raise Interrupted(_NOTHING_KEPT)
     return _side_by_side(replace(job, stop=_stopping.is_set, tell=_Sender(_events, seed)), [seed])[0]
 
 
@@ -348,7 +388,8 @@ class _MergedEvents:
                 new, self._task = task > self._task, max(task, self._task)
             case Stepped(steps=steps):
                 self._steps[seed] = steps
-                new, event = True, Stepped(sum(self._steps.values()) // len(self._steps))
+                of_each = tuple(self._steps.values())
+                new, event = True, Stepped(sum(of_each) // len(of_each), of_each)
             case Finished():
                 self._training.discard(seed)
                 new = not self._training

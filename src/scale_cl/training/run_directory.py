@@ -160,9 +160,15 @@ class RunDirectory:
         else:
             self.remove_checkpoints()
 
-    def abandon(self) -> None:
-        """After a run failed: unless it has left a checkpoint to continue from, remove all traces of it."""
-        if not self.seeds:
+    def abandon(self, *, taught: bool = False) -> None:
+        """After a run failed: unless it has left a checkpoint to continue from, remove all traces of it.
+
+        `taught`: a finished run was to be taught more; it stays, with its model.
+        """
+        if taught:
+            if not any(len(checkpoint.found(self.checkpoints_of(seed))) > 1 for seed in self.seeds):
+                self.remove_note()
+        elif not self.seeds:
             self.remove_checkpoints()
             self.remove_note()
 

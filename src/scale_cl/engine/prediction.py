@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.engine.building import Builder
+from scale_cl.engine.calling import Caller
+from scale_cl.engine.network import Network
 from scale_cl.engine.replay import ReplayMemory
 from scale_cl.engine.validation import check_inputs
 from scale_cl.errors import UnknownTaskError
@@ -47,25 +48,24 @@ class Calibration(NamedTuple):
     features: Tensor | None = None  # [T, N, width]
 
 
-class Predictor(Builder):
+class Predictor(Caller):
     """Predicts with what a method has learnt; nothing here changes the state."""
 
     def __init__(self, method: Any, *given: Any, task_specific: bool = False, own_scores: bool = False, **more: Any):
-        """As `Builder`.
+        """As `Caller`.
 
         Args:
             method: offers `scores`.
-            given: arguments of `Builder`.
+            given: arguments of `Caller`.
             task_specific: whether the method has parameters of single tasks, so that outputs depend on the task.
             own_scores: whether the method's `scores` are not simply the logits of the network.
-            more: keyword arguments of `Builder`.
+            more: keyword arguments of `Caller`.
         """
-        super().__init__(type(method).__name__, *given, **more)
-        self.method: Any = method
+        super().__init__(method, *given, **more)
         self.steps = 0
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
-        self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})
+        self._prediction = self.record(lambda x, task: {"scores": self._scores_of(x, task.expand(len(x)))})
         self._all_tasks = self.record(lambda x, tasks: self._seen_by_tasks(x, tasks)._asdict())
         self._measurement = self.record(self._measure_apart)
         self._measured = -1  # after how many steps batch-norm statistics were measured for predictions within a task
@@ -108,6 +108,11 @@ class Predictor(Builder):
         with torch.no_grad(), self.autocast(), self.statistics_in_use():
             return self._prediction((len(x), task.dim()), x, task)["scores"]
 
+    def _scores_of(self, x: Tensor, task: Tensor) -> Tensor:
+        with self.calling("scores"):
+            scores: Tensor = self.method.scores(x, task)
+        return scores
+
     def features(self, x: Tensor, task: str | None = None) -> Tensor:
         """Features [B, width] that the task's head sees, in evaluation mode."""
         number = self._number_of(task)
@@ -135,6 +140,7 @@ class Predictor(Builder):
         return self.numbers[task]
 
     def _require_learnt(self) -> None:
+        self.refuse_if_broken()
         if not self.numbers:
             raise UnknownTaskError("nothing was learnt yet: observe at least one batch before a prediction")
 
@@ -147,18 +153,26 @@ class Predictor(Builder):
         While a task is open, the running statistics follow single batches. A method that measures them on its memory
         when a task ends has them measured for a prediction too, once per step, into tensors of their own.
         """
-        network = self.owned.network
+        self.refuse_if_broken()
+        network, graded = self.owned.network, torch.is_grad_enabled()
         assert network is not None
+        try:
+            self._measure_within(network)
+            yield
+        except BaseException:
+            torch.set_grad_enabled(graded)
+            self.restore_modes()
+            raise
+        finally:
+            self.statistics = {}
+
+    def _measure_within(self, network: Network) -> None:
         count = network.measurable(self.measurements[-1][0]) if self.measurements and self.current is not None else 0
         if count and self._measured != self.steps:
             with self.autocast():
                 self._measurement((count,), torch.arange(count, device=self.device))
             self._measured = self.steps
         self.statistics = network.statistics_apart if count else {}
-        try:
-            yield
-        finally:
-            self.statistics = {}
 
     def _measure_apart(self, order: Tensor) -> dict[str, Tensor]:
         assert self.owned.network is not None
@@ -191,7 +205,7 @@ class Predictor(Builder):
         scores = []
         for number, task in enumerate(each):
             self.predicted_task = number
-            scores.append(self.method.scores(x, task))
+            scores.append(self._scores_of(x, task))
         widest = max(s.shape[1] for s in scores)
         padded = [F.pad(s, (0, widest - s.shape[1]), value=-torch.inf) for s in scores]
         return Scores(torch.stack(padded), out.features)

@@ -341,7 +341,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         config = build(entry.kind.config_class, values, section="settings")
         learner = entry.kind(spec, config, seed=self.seed_, device=choose_device(self.device), backbone=self.backbone)
         learner.name = entry.name
-        learner.engine.advice = "lower the rate"
+        learner.engine.advice = ""
         return learner
 
     def new_finder(self) -> tasks.FoundTasks:

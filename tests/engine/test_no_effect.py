@@ -50,10 +50,7 @@ def all_but_draws(learner: Learner) -> dict[str, Any]:
     known: dict[str, Any] = {name: t for name, t in state["tensors"].items() if name != "rng"}
     known |= {name: value for name, value in state["meta"].items() if name != "steps"}
     for name, memory in learner.engine.owned.memories.items():
-        known |= {
-            f"{name} available": (memory.available(), memory.available(current=True)),
-            f"{name} seen": memory.seen,
-        }
+        known[f"{name}, as the host counts"] = memory.available(), memory.available(current=True), list(memory.seen)
         known |= {f"{name} column {n}": t.clone() for n, t in enumerate(memory.tensors())}
     return known
 

@@ -87,6 +87,11 @@ class Inputs(nn.Module):
         limit = torch.where(ordinary > 0, _TIMES_ORDINARY * ordinary, torch.inf).clamp(max=LARGEST_NUMBER)
         return torch.stack([size, limit.to(size), sample.to(size)])
 
+    def refuses(self, x: Tensor) -> bool:
+        """Whether a batch holds a value that is too large; the host waits for the answer."""
+        extent = self.extent(x.to(self._unit.device))
+        return extent is not None and not bool(extent[0] <= extent[1])
+
     def augmented(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Random horizontal flips, and crops after padding by four, each sample its own."""
         if self.augment == "none":

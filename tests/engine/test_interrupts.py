@@ -16,7 +16,7 @@ from scale_cl.streams import TaskInfo
 from tests.engine.test_no_effect import all_but_draws, changed, make, open_task
 from tests.learners.tiny import VECTORS, batch
 
-PLACES = 5  # of each call that are tried, spread over its lines
+PLACES = 3  # of each call that are tried, spread over its lines
 
 
 class Interrupt:
@@ -101,11 +101,8 @@ def test_an_interrupted_learner_goes_on_or_refuses(name: str) -> None:
                 learner.load_state_dict(start)
                 assert changed(before, all_but_draws(learner)) == []
             else:
-                committed = learner.steps == start["meta"]["steps"] + 1 or (what, learner.current_task) == (
-                    "end_task",
-                    None,
-                )
-                assert committed or changed(before, now) == [], f"{what} at line {after} of {total}"
+                done = learner.steps > start["meta"]["steps"] or learner.current_task != start["meta"]["current"]
+                assert done or changed(before, now) == [], f"{what} at line {after} of {total}"
             calls(learner)[what]()
 
 

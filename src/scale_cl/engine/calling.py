@@ -40,16 +40,26 @@ class Caller(Builder):
             raise ScaleClError(f"{self.method_name} failed {where}{_raised(error, self.method)}") from error
 
     @contextmanager
-    def whole(self, call: str) -> Iterator[None]:
-        """What happens within happens wholly; if it breaks off, the learner refuses to go on."""
-        graded, self.broken_off = torch.is_grad_enabled(), call
+    def modes_kept(self) -> Iterator[None]:
+        """What breaks off within leaves the caller's grad mode, and networks in training mode.
+
+        Torch's own contexts do not when Ctrl-C falls into their first lines.
+        """
+        graded = torch.is_grad_enabled()
         try:
             yield
+        except BaseException:
+            torch.set_grad_enabled(graded)
+            self.restore_modes()
+            raise
+
+    @contextmanager
+    def whole(self, call: str) -> Iterator[None]:
+        """What happens within happens wholly; if it breaks off, the learner refuses to go on."""
+        with self.modes_kept():
+            self.broken_off = call
+            yield
             self.broken_off = ""
-        finally:
-            if self.broken_off:
-                torch.set_grad_enabled(graded)
-                self.restore_modes()
 
     def refuse_if_broken(self) -> None:
         """ScaleClError if an earlier call broke off in the middle of a change."""

@@ -193,17 +193,19 @@ class Engine(Predictor):
         known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
         check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
         given = (x, y) if task is None else (x, y, task)
-        if not self.guard.watching:
-            self.guard.watch(self.learned(), self.owned.others())
-        if self._skips_unseen:
-            self._agree(if_filling=True)
-        graded, self._under_way, self.guard.settled = torch.is_grad_enabled(), True, False
+        graded = torch.is_grad_enabled()
         try:
+            if not self.guard.watching:
+                self.guard.watch(self.learned(), self.owned.others())
+            if self._skips_unseen:
+                self._agree(if_filling=True)
+            self._under_way, self.guard.settled = True, False
             with self.autocast():
                 stats = self.step((len(x), task is None), *(t.to(self.device, non_blocking=True) for t in given))
         except BaseException:
             torch.set_grad_enabled(graded)
-            self._end_broken_step()
+            if self._under_way:
+                self._end_broken_step()
             raise
         self._under_way, self.steps = False, self.steps + 1
         if not self._searched:
@@ -347,6 +349,10 @@ class Engine(Predictor):
     def load_state_dict(self, state: State) -> None:
         """Become the learner that `state_dict` was taken of, made with the same config; on an error, stay as it was."""
         before = None if self.broken_off else self.state_dict()
+        with self.modes_kept():
+            self._load(state, before)
+
+    def _load(self, state: State, before: State | None) -> None:
         self.broken_off = self.broken_off or "load_state_dict"
         try:
             check_plain_values(state["meta"], list(self.owned.memories))

@@ -105,7 +105,7 @@ class Predictor(Caller):
         """Scores of samples of one task, [], or of a task each, [B]."""
         check_inputs(x, self.spec)
         x = x.to(self.device, non_blocking=True)
-        with torch.no_grad(), self.autocast(), self.statistics_in_use():
+        with self.modes_kept(), torch.no_grad(), self.autocast(), self.statistics_in_use():
             return self._prediction((len(x), task.dim()), x, task)["scores"]
 
     def _scores_of(self, x: Tensor, task: Tensor) -> Tensor:
@@ -119,13 +119,13 @@ class Predictor(Caller):
         check_inputs(x, self.spec)
         x = x.to(self.device)
         self.predicted_task = number
-        with self.statistics_in_use():
+        with self.modes_kept(), self.statistics_in_use():
             return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
         assert self.owned.network is not None
-        with self.statistics_in_use():
+        with self.modes_kept(), self.statistics_in_use():
             return self.owned.network.predicting({**self.average, **self.statistics})
 
     def _number_of(self, task: str | None) -> int:
@@ -154,15 +154,11 @@ class Predictor(Caller):
         when a task ends has them measured for a prediction too, once per step, into tensors of their own.
         """
         self.refuse_if_broken()
-        network, graded = self.owned.network, torch.is_grad_enabled()
+        network = self.owned.network
         assert network is not None
         try:
             self._measure_within(network)
             yield
-        except BaseException:
-            torch.set_grad_enabled(graded)
-            self.restore_modes()
-            raise
         finally:
             self.statistics = {}
 
@@ -181,14 +177,14 @@ class Predictor(Caller):
 
     # ---- without a task ----------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def joint_scores(self, x: Tensor) -> Tensor:
         """Scores [B, T, C] of each pair of task and class, comparable by a softmax over all pairs."""
         check_inputs(x, self.spec)
         self._require_learnt()
-        known = self._calibration()
-        x = x.to(self.device)
-        return _joint(self._evidence(x, self._by_task(x), known, apart=False), known)
+        with self.modes_kept(), torch.no_grad():
+            known = self._calibration()
+            x = x.to(self.device)
+            return _joint(self._evidence(x, self._by_task(x), known, apart=False), known)
 
     def _by_task(self, x: Tensor) -> Scores:
         tasks = torch.arange(len(self.classes), device=self.device)

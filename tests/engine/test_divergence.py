@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from scale_cl.engine.divergence import POLL, DeviceGuard, HostGuard
+from scale_cl.engine.divergence import POLL
 from scale_cl.errors import DivergenceError
 from scale_cl.learners import Batch, Compute, Learner, Scale, registry
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.hardships import as_on_a_gpu
 from tests.learners.sameness import differences
 from tests.learners.tiny import COLOUR, SPLIT, batch, quick, teach
 
@@ -23,8 +24,7 @@ NO_AVERAGE = ("acl", "pnn", "independent")  # of all that a step changes; the la
 def make(name: str, mode: Any, on_host: bool, spec: InputSpec = SPLIT, **values: Any) -> Learner:
     compute = Compute(precision="fp32", capture=False, on_divergence=mode)
     learner = registry.make(name, spec, registry.config_class(name)(**quick(name) | values), compute=compute)
-    learner.engine.guard = (HostGuard if on_host else DeviceGuard)(learner.device, mode)
-    return learner
+    return learner if on_host else as_on_a_gpu(learner)
 
 
 def poison(learner: Learner, steps: set[int], *, term: str | None = None) -> None:

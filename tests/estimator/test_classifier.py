@@ -276,7 +276,9 @@ def test_wrong_data_is_named_and_nothing_is_learnt_of_it() -> None:
         (x, [None] * 20, "Unknown label type: None"),
         (x[:, :3], y, "3 features"),
         (x[:-1], y, "inconsistent numbers of samples"),
-        (x * 1e300, y, "beyond the range"),
+        (x * 1e300, y, r"row 0 of X \(from 0\) holds infinity \(inf\) or a number beyond 1e\+19; fill in"),
+        (np.where(np.arange(20)[:, None] == 7, 3e38, x), y, r"row 7 of X \(from 0\) holds infinity"),
+        (np.where(np.arange(20)[:, None] > 4, np.nan, x), y, r"row 5 of X \(from 0\) holds NaN; fill in"),
         (pictures()[0][:20], y, "this estimator was trained on floats of shape"),
         (iter([x]), None, "a loader must give batches"),
     ):

@@ -85,6 +85,27 @@ class Failing(Good):
         super().update(batch)
 
 
+class FailingAtStart(Good):
+    """Raises as a task begins."""
+
+    def task_began(self, task):
+        raise ValueError("no\\nstart")
+
+
+class FailingAtEnd(Good):
+    """Raises as a task ends."""
+
+    def task_ended(self, task):
+        return {}["end"]
+
+
+class FailingInScores(Good):
+    """Raises as it predicts."""
+
+    def scores(self, x, task):
+        raise TypeError("no scores")
+
+
 class Hoarding(Good):
     """Keeps a tensor that it did not declare."""
 
@@ -131,6 +152,9 @@ FAULTS = {
         r"learner 'faults\.py:Undescribed': Undescribed has no docstring; its first line is shown in lists and tables"
     ),
     "faults.py:Failing": r"Failing failed in its step \(faults\.py, line \d+\): TypeError: this is wrong",
+    "faults.py:FailingAtStart": r"FailingAtStart failed in task_began \(faults\.py, line \d+\): ValueError: no start",
+    "faults.py:FailingAtEnd": r"FailingAtEnd failed in task_ended \(faults\.py, line \d+\): KeyError: 'end'",
+    "faults.py:FailingInScores": r"FailingInScores failed in scores \(faults\.py, line \d+\): TypeError: no scores",
     "faults.py:Hoarding": (
         r"Hoarding keeps a tensor in its attribute 'seen' that it did not declare; "
         r"declare it in build \(.*\), so that it is saved and resumed"

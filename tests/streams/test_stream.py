@@ -118,9 +118,15 @@ def test_features_must_be_finite_and_have_no_pixel_scale() -> None:
     assert Arrays(x, y, x, y, ("a", "b"), None).pixel_max is None
     with pytest.raises(StreamError, match="must be None"):
         Arrays(x, y, x, y, ("a", "b"), 255.0)
-    x[1, 2] = float("nan")
-    with pytest.raises(StreamError, match="must be finite"):
-        Arrays(x, y, x, y, ("a", "b"), None)
+    for bad in (torch.nan, -torch.inf, 3e38):
+        wrong = x.clone()
+        wrong[1, 2] = bad
+        with pytest.raises(
+            StreamError, match=r"^training row 1 \(from 0\) holds NaN, infinity or a number beyond 1e\+19; "
+        ):
+            Arrays(wrong, y, x, y, ("a", "b"), None)
+        with pytest.raises(StreamError, match=r"^test row 1 \(from 0\) holds"):
+            Arrays(x, y, wrong, y, ("a", "b"), None)
 
 
 def test_a_stream_its_tasks_and_arrays_are_a_line_each_when_printed() -> None:

@@ -29,7 +29,9 @@ def only_where_it_matters(device: str, capture: bool) -> None:
 
 
 def learned(learner: Learner) -> list[Tensor]:
-    return [t.detach().clone() for t in learner.engine.learned()]
+    """All that a step changes, rows and counts of memories included; the generator goes on."""
+    tensors = [t.detach().clone() for t in learner.engine.learned()]
+    return tensors + [t for name, t in learner.state_dict()["tensors"].items() if name != "rng"]
 
 
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -56,7 +58,7 @@ def recorded(learner: Learner) -> bool:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("capture", [True, False], ids=["recorded", "eager"])
-@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "gdumb"])  # its step learns nothing
+@pytest.mark.parametrize("name", LEARNERS)
 def test_a_sample_that_is_not_finite_ends_training_in_time_and_leaves_what_was_learned(
     name: str, capture: bool, device: str
 ) -> None:
@@ -67,7 +69,7 @@ def test_a_sample_that_is_not_finite_ends_training_in_time_and_leaves_what_was_l
     assert recorded(learner) or not capture
     good = learned(learner)
     with pytest.raises(
-        DivergenceError, match=rf"seed 0, step {BAD}: \w+ is not a finite number(, with .*lr |; lower)"
+        DivergenceError, match=rf"seed 0, step {BAD}: sample 1 of the batch holds NaN; mend the data, or"
     ) as caught:
         steps(learner, BAD, WITHIN + 5)
     print(f"{name}, {device}: found after {learner.steps - BAD} more steps: {caught.value}")
@@ -79,7 +81,7 @@ def test_a_sample_that_is_not_finite_ends_training_in_time_and_leaves_what_was_l
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("capture", [True, False], ids=["recorded", "eager"])
-@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "gdumb"])  # its step learns nothing
+@pytest.mark.parametrize("name", LEARNERS)
 def test_a_skipped_step_has_no_effect_and_those_after_it_have(
     name: str, capture: bool, device: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -91,19 +93,14 @@ def test_a_skipped_step_has_no_effect_and_those_after_it_have(
     with caplog.at_level(logging.WARNING):
         steps(learner, BAD, 1)
         assert same(learned(learner), good)
-        after = BAD + 1
-        if name == "ctn":  # its next batch has the held-out sample in it
-            steps(learner, after, 1)
-            after += 1
         before = learned(learner)
-        steps(learner, after, 5 if device == "cpu" else WITHIN)
+        steps(learner, BAD + 1, 5 if device == "cpu" else WITHIN)
         learner.check_finite()
     assert not same(learned(learner), before)
-    assert all(bool(t.isfinite().all()) for t in learned(learner))
-    assert learner.skipped_steps >= 1
+    assert all(bool(t.isfinite().all()) for t in learned(learner) if t.is_floating_point())
+    assert learner.skipped_steps == 1
     (line,) = [record.getMessage() for record in caplog.records]
-    assert f"step {BAD}: " in line
-    assert "is not a finite number" in line
+    assert f"step {BAD}: sample 1 of the batch holds NaN" in line
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -129,6 +126,6 @@ def test_a_learning_rate_that_explodes_is_found_and_the_state_stays_finite(
         steps(learner, BAD + 1, few)
         learner.end_task()
         assert learner.skipped_steps > 0
-    assert all(bool(t.isfinite().all()) for t in learned(learner))
+    assert all(bool(t.isfinite().all()) for t in learner.engine.learned())
     state = learner.state_dict()["tensors"]
     assert all(bool(t.isfinite().all()) for name, t in state.items() if t.is_floating_point())

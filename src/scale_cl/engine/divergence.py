@@ -1,9 +1,10 @@
 """The guard against divergence: a step that leaves anything that is not a finite number behind has no effect.
 
-It keeps what was learned in one flat copy, the last that was finite all over. If what a step leaves is not, or a loss
-term is not, the tensors are set back: by the host where looking costs nothing (`HostGuard`, the
-CPU's), else on the device and without asking the host (`DeviceGuard`). The first such step is remembered with its terms
-until the host looks, which it then does now and then without stopping the device.
+It keeps what was learned in flat copies, the last that were finite all over. If what a step leaves is not, a loss term
+is not, or the batch holds a value that no input can have, all that the step changed is set back, rows of memories
+included: by the host where looking costs nothing (`HostGuard`, the CPU's), else on the device and without asking the
+host (`DeviceGuard`). The first such step is remembered with its terms until the host looks, which it then does now and
+then without stopping the device. Random numbers that the step has drawn stay drawn.
 """
 
 from __future__ import annotations
@@ -16,17 +17,48 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from scale_cl.memory import Journal
+
 OnDivergence = Literal["stop", "skip"]
 POLL = 25  # steps between looks: a look sees what was so one look before, so 50 steps pass at most
-_SLOTS = 20  # loss terms that are told apart, and three more values
+_EXTENT = 3  # values that describe the largest input of a batch (`Inputs.extent`): its size, the limit, its sample
+_SLOTS = 17 + 3 + _EXTENT  # loss terms that are told apart, and other values
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The first step whose effect was not finite."""
+    """The first step that had no effect."""
 
     step: int
-    term: str  # name of the loss term, or "gradient"
+    term: str  # name of the loss term that is not finite, "gradient" or "input"
+    extent: tuple[float, float, int] = (0.0, 0.0, 0)  # of an input: its size, the largest allowed, which sample
+
+
+class _Copies:
+    """Tensors of one type and two flat copies, which take turns: of their last good values and of this moment."""
+
+    def __init__(self, like: Tensor, *, must_be_finite: bool) -> None:
+        self.must_be_finite = must_be_finite
+        self.live: list[Tensor] = []
+        self.flat = [torch.empty(0, device=like.device, dtype=like.dtype)] * 2
+
+    def watch(self, tensors: Sequence[Tensor], good: int) -> None:
+        """These tensors, good now; in place if they are where they were, as recorded steps refer to the copies."""
+        before = [(t.data_ptr(), len(t)) for t in self.live]
+        self.live = [t.detach().as_strided((t.numel(),), (1,)) for t in tensors]
+        if [(t.data_ptr(), len(t)) for t in self.live] != before:
+            self.flat[good] = torch.cat(self.live)
+        self.take(good)
+        if len(self.flat[1 - good]) != len(self.flat[good]):
+            self.flat[1 - good] = torch.empty_like(self.flat[good])
+
+    def take(self, which: int) -> Tensor:
+        """Copy the values of this moment."""
+        return torch.cat(self.live, out=self.flat[which])
+
+    def set_back(self, good: int) -> None:
+        """Give the tensors their last good values."""
+        torch._foreach_copy_(self.live, list(self.flat[good].split([len(t) for t in self.live])))
 
 
 class Guard:
@@ -35,11 +67,11 @@ class Guard:
     def __init__(self, device: torch.device, mode: OnDivergence) -> None:
         """`mode` says whether steps after a bad one still count."""
         self._device, self._mode = device, mode
-        self._live: list[Tensor] = []  # what is watched, flat
-        self._good = torch.empty(0, device=device)  # their last copy that was finite
-        self._now = torch.empty(0, device=device)  # a copy of this moment
+        self._copies: dict[tuple[torch.dtype, bool], _Copies] = {}
+        self._good = 0  # which of the copies are good
         self._offset = 0
         self.watching = False
+        self.settled = False  # whether the step under way has come to its end; the caller sets it to false before
 
     def begin(self, steps: int) -> None:
         """Count steps from here on; what was learned so far is good."""
@@ -52,22 +84,40 @@ class Guard:
         self.watching = False
 
     @torch.no_grad()
-    def watch(self, tensors: Sequence[Tensor]) -> None:
-        """Look after these tensors, finite now; each must be dense in memory, as parameters are."""
-        before = [(t.data_ptr(), len(t)) for t in self._live]
-        watched = [t for t in tensors if t.is_floating_point() and _whole(t)]
-        self._live = [t.detach().as_strided((t.numel(),), (1,)) for t in watched]
-        if [(t.data_ptr(), len(t)) for t in self._live] != before:
-            self._good = torch.cat(self._live) if self._live else self._good
-        if self._live:
-            torch.cat(self._live, out=self._good)  # in place: recorded steps refer to it
-        if len(self._now) != len(self._good) or self._now.dtype != self._good.dtype:
-            self._now = torch.empty_like(self._good)
+    def watch(self, learned: Sequence[Tensor], others: Sequence[Tensor] = ()) -> None:
+        """Look after these tensors; each must be dense in memory, as parameters are.
+
+        Args:
+            learned: what must stay finite, and is now; whole numbers among them are only set back.
+            others: what a bad step must not change, whatever it holds.
+        """
+        groups: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
+        for tensors, finite in ((learned, True), (others, False)):
+            for t in filter(_whole, tensors):
+                groups.setdefault((t.dtype, finite and t.is_floating_point()), []).append(t)
+        known = self._copies
+        self._copies = {key: known.get(key) or _Copies(own[0], must_be_finite=key[1]) for key, own in groups.items()}
+        for key, own in groups.items():
+            self._copies[key].watch(own, self._good)
         self.watching = True
 
-    def settle(self, stats: dict[str, Tensor]) -> None:
-        """Let the step stand, or undo it."""
+    def settle(self, stats: dict[str, Tensor], extent: Tensor | None = None, journals: Sequence[Journal] = ()) -> None:
+        """Let the step stand, or undo it.
+
+        Args:
+            stats: its loss terms.
+            extent: [3] of the largest input: its size, the limit and the number of its sample; None: it needs no look.
+            journals: what it overwrote in memories.
+        """
         raise NotImplementedError
+
+    @torch.no_grad()
+    def take_back(self, journals: Sequence[Journal]) -> None:
+        """Undo a step that broke off."""
+        for copies in self._copies.values():
+            copies.set_back(self._good)
+        for journal in journals:
+            journal.put_back()
 
     def found(self, steps: int, *, wait: bool = False) -> Finding | None:
         """What the host knows after `steps` steps; with `wait`, all there is to know."""
@@ -80,9 +130,6 @@ class Guard:
     def skipped(self, steps: int) -> int:
         """How many of the steps had no effect; waits for the device."""
         raise NotImplementedError
-
-    def _set_back(self) -> None:
-        torch._foreach_copy_(self._live, list(self._good.split([len(t) for t in self._live])))
 
 
 class HostGuard(Guard):
@@ -100,21 +147,29 @@ class HostGuard(Guard):
         super().begin(steps)
 
     @torch.no_grad()
-    def settle(self, stats: dict[str, Tensor]) -> None:
+    def settle(self, stats: dict[str, Tensor], extent: Tensor | None = None, journals: Sequence[Journal] = ()) -> None:
         """Let the step stand, or undo it."""
-        if not self._live:
-            self._applied += 1
-            return
-        losses = [t.item() for t in _terms(stats).values()]
-        torch.cat(self._live, out=self._now)
-        fine = math.isfinite(self._now.sum().item() + sum(losses))
+        terms = _terms(stats)
+        losses = [t.item() for t in terms.values()]
+        total = sum(losses)
+        now = 1 - self._good
+        for copies in self._copies.values():
+            flat = copies.take(now)
+            if copies.must_be_finite:
+                total += flat.sum().item()
+        size, limit, sample = (0.0, 0.0, 0.0) if extent is None else extent.tolist()
+        fine = math.isfinite(total) and size <= limit  # not so if the size is NaN
         if not fine and self._found is None:
-            self._found = _finding(self._offset + self._applied, tuple(_terms(stats)), losses)
+            self._found = _finding(self._offset + self._applied, (size, limit, int(sample)), tuple(terms), losses)
         if fine and (self._mode == "skip" or self._found is None):
-            self._applied += 1
-            self._good, self._now = self._now, self._good
+            self._good, self._applied, self.settled = (
+                now,
+                self._applied + 1,
+                True,
+            )  # at once: Ctrl-C comes between calls
         else:
-            self._set_back()
+            self.take_back(journals)
+            self.settled = True
 
     def found(self, steps: int, *, wait: bool = False) -> Finding | None:
         """All there is to know."""
@@ -150,31 +205,41 @@ class DeviceGuard(Guard):
         super().begin(steps)
 
     @torch.no_grad()
-    def settle(self, stats: dict[str, Tensor]) -> None:
+    def settle(self, stats: dict[str, Tensor], extent: Tensor | None = None, journals: Sequence[Journal] = ()) -> None:
         """Let the step stand, or undo it: device work only."""
-        if not self._live:
-            self._applied += 1
-            return
         with torch.autocast(self._device.type, enabled=False):
-            torch.cat(self._live, out=self._now)
-            row = self._row(stats)
+            every, now = self._copies.values(), 1 - self._good
+            learned = [copies.take(now).sum().float() for copies in every if copies.must_be_finite]
+            for copies in every:
+                if not copies.must_be_finite:
+                    copies.take(now)
+            row = self._row(stats, extent, learned)
             fine = (row * 0).sum() == 0  # 0 * inf and 0 * nan are nan
+            if extent is not None:
+                fine &= extent[0] <= extent[1]
             torch.where(self._fine, row, self._record, out=self._record)
             effective = fine if self._mode == "skip" else fine & self._fine
             self._fine &= fine
             self._applied += effective
-            torch.where(effective, self._now, self._good, out=self._good)
-            self._set_back()
+            for copies in every:
+                good = copies.flat[self._good]
+                torch.where(effective, copies.flat[now], good, out=good)  # in place: recorded steps refer to it
+                copies.set_back(self._good)
+            for journal in journals:
+                journal.put_back(unless=effective)
+        self.settled = True
 
-    def _row(self, stats: dict[str, Tensor]) -> Tensor:
-        """[_SLOTS]: which terms, how many steps before, the terms, and a sum that is finite if all was learned well."""
+    def _row(self, stats: dict[str, Tensor], extent: Tensor | None, learned: list[Tensor]) -> Tensor:
+        """[_SLOTS]: which terms, how many steps before, the input, a sum that is finite if all is well, the terms."""
         terms = _terms(stats)
-        names = tuple(terms)[: _SLOTS - 3]
+        names = tuple(terms)[: _SLOTS - 3 - _EXTENT]
         if names not in self._numbers:
             self._numbers[names] = torch.full((), float(len(self._names)), device=self._device)
             self._names.append(names)
         losses = [terms[name].float() for name in names]
-        values = [self._numbers[names], self._applied, *losses, self._now.sum().float()]
+        total = torch.stack(learned).sum() if len(learned) > 1 else (learned or [self._zero])[0]
+        largest = [self._zero] * _EXTENT if extent is None else list(extent.unbind())
+        values = [self._numbers[names], self._applied, *largest, total, *losses]
         return torch.stack(values + [self._zero] * (_SLOTS - len(values)))
 
     def found(self, steps: int, *, wait: bool = False) -> Finding | None:
@@ -211,17 +276,20 @@ class DeviceGuard(Guard):
             self._sent.record()
 
     def _read(self, record: Tensor) -> Finding:
-        number, before, *values = record.tolist()
+        number, before, size, limit, sample, _, *values = record.tolist()
         names = self._names[int(number)]
-        return _finding(self._offset + int(before), names, values[: len(names)])
+        extent = size, limit, 0 if math.isnan(sample) else int(sample)
+        return _finding(self._offset + int(before), extent, names, values[: len(names)])
 
 
 def _terms(stats: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t for name, t in stats.items() if t.dim() == 0 and t.is_floating_point()}
 
 
-def _finding(before: int, names: Sequence[str], values: Sequence[float]) -> Finding:
-    """The step after `before` others: its first loss term that is not finite, or else its gradient."""
+def _finding(before: int, extent: tuple[float, float, int], names: Sequence[str], values: Sequence[float]) -> Finding:
+    """The step after `before` others: its input, its first loss term that is not finite, or else its gradient."""
+    if not extent[0] <= extent[1]:
+        return Finding(before + 1, "input", extent)
     bad = (name for name, value in zip(names, values, strict=True) if not math.isfinite(value))
     return Finding(before + 1, next(bad, "gradient"))
 

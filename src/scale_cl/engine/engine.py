@@ -8,10 +8,8 @@ tasks, checks batches, runs the step, keeps the weight average and predicts.
 from __future__ import annotations
 
 import logging
-import sys
-import traceback
+import math
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +31,7 @@ from scale_cl.engine.validation import (
 )
 from scale_cl.engine.weights import WeightState
 from scale_cl.errors import CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError
+from scale_cl.memory import Journal
 from scale_cl.streams import InputSpec, TaskInfo
 
 STREAM = "stream"  # name of the one task of a stream without boundaries
@@ -61,9 +60,9 @@ class Engine(Predictor):
     def __init__(self, method: Method, spec: InputSpec, config: LearnerConfig, **given: Any) -> None:
         """As `Predictor`; `method` is called by the engine from the first task on."""
         super().__init__(method, spec, config, **given)
-        self._is_ours = type(method).__module__.startswith("scale_cl.")  # our own errors keep their traceback
-        # what to do after a diverged step; whoever makes the learner may know a better way
-        self.advice = 'lower the rate, or let such steps be skipped (on_divergence="skip" in Compute)'
+        # what else to do after a diverged step; whoever makes the learner may know a better way
+        self.advice = ', or let such steps be skipped (on_divergence="skip" in Compute)'
+        self._under_way = False  # whether a step has begun and not ended
         self._places: object = None  # where tensors lay when steps were recorded
         self._told = False  # whether a diverged step was reported
         self._searched = False  # whether the method was searched for tensors that it did not declare
@@ -79,6 +78,7 @@ class Engine(Predictor):
 
         A stream without boundaries is one task called "stream"; begun again, it goes on with more classes.
         """
+        self._check_whole()
         if task.classes < 1:
             raise InputError(f"task {task.name!r} has {task.classes} classes; a head needs at least one")
         if not self.spec.boundaries and task.name != STREAM:
@@ -92,6 +92,12 @@ class Engine(Predictor):
         if self.spec.boundaries or self.current is None:
             self.end_task()
         number = self.numbers.get(task.name, len(self.numbers))
+        if self.translates:
+            self.labels.check(number, task.classes)
+        with self.whole("begin_task"):
+            self._open_number(number, task)
+
+    def _open_number(self, number: int, task: TaskInfo) -> None:
         classes = self.labels.extend(number, task.classes) if self.translates else task.classes
         self.numbers[task.name] = number
         if number == len(self.classes):
@@ -113,7 +119,8 @@ class Engine(Predictor):
             part.begin(shape)
         if task_parts:
             self._look_up()
-        self.method.task_began(number)
+        with self.calling("task_began"):
+            self.method.task_began(number)
         self._drop_what_moved()
 
     def _check_room(self, task: str) -> None:
@@ -130,7 +137,12 @@ class Engine(Predictor):
         """Close the open task; without one, nothing happens."""
         if self.current is None:
             return
+        self._check_whole()
         self.check_finite()
+        with self.whole("end_task"):
+            self._close()
+
+    def _close(self) -> None:
         for memory in self.owned.memories.values():
             memory.close()
         assert self.owned.network is not None
@@ -141,7 +153,8 @@ class Engine(Predictor):
         for memory in self.owned.memories.values():
             if memory.policy.ranked:
                 self._rank(memory, self.open_task)
-        self.method.task_ended(self.open_task)
+        with self.calling("task_ended"):
+            self.method.task_ended(self.open_task)
         self.current = None
         self._drop_what_moved()
 
@@ -175,6 +188,7 @@ class Engine(Predictor):
 
         Without boundaries no task has to be open, and labels may be new.
         """
+        self._check_whole()
         check_inputs(x, self.spec)
         if not self.spec.boundaries:
             self._meet(x, y)
@@ -183,17 +197,54 @@ class Engine(Predictor):
         known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
         check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
         given = (x, y) if task is None else (x, y, task)
-        if not self.guard.watching:
-            self.guard.watch(self.learned())
-        with self.autocast():
-            stats = self.step((len(x), task is None), *(t.to(self.device, non_blocking=True) for t in given))
+        graded = torch.is_grad_enabled()
+        try:
+            if not self.guard.watching:
+                self.guard.watch(self.learned(), self.owned.others())
+            if self._skips_unseen:
+                self._agree(if_filling=True)
+            self._under_way, self.guard.settled = True, False
+            with self.autocast():
+                stats = self.step((len(x), task is None), *(t.to(self.device, non_blocking=True) for t in given))
+        except BaseException:
+            torch.set_grad_enabled(graded)
+            if self._under_way:
+                self._end_broken_step()
+            raise
+        self._under_way, self.steps = False, self.steps + 1
         if not self._searched:
             self._search()
-        self.steps += 1
         finding = self.guard.found(self.steps)
         if finding is not None:
             self._diverged(finding)
         return stats
+
+    @property
+    def _skips_unseen(self) -> bool:
+        """Whether steps may have no effect before the host knows of it."""
+        return self.compute.on_divergence == "skip" and isinstance(self.guard, DeviceGuard)
+
+    def _end_broken_step(self) -> None:
+        """Undo a step that broke off, unless it was settled by then; if this breaks off, the next call does it."""
+        self.restore_modes()
+        journals = self._journals
+        if not self.guard.settled:
+            self.guard.take_back(journals)
+        for journal in journals:
+            journal.end()
+        self._agree()
+        self._under_way, self.steps = False, self.steps + self.guard.settled
+
+    def _agree(self, *, if_filling: bool = False) -> None:
+        """Let the host's counts follow what the memories hold."""
+        for memory in self.owned.memories.values():
+            memory.agree(if_filling=if_filling)
+
+    def _check_whole(self) -> None:
+        """Refuse to go on after a change that broke off, and end a step that did."""
+        self.refuse_if_broken()
+        if self._under_way:
+            self._end_broken_step()
 
     def _meet(self, x: Tensor, y: Tensor) -> None:
         """Without boundaries: widen the head to the labels of a batch, unless the caller says which there are."""
@@ -207,17 +258,26 @@ class Engine(Predictor):
 
     def _whole_step(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         self.stats = {}
-        self.net.inputs.seen(x)
+        inputs, journals = self.net.inputs, self._journals
+        for journal in journals:
+            journal.begin()
+        extent = inputs.extent(x)
+        inputs.seen(x)
         if self.translates:
             task, y = self.labels.translated(y)
         try:
             self.method.update(Batch(x, y, self.task.expand(len(y)) if task is None else task))
         except Exception as error:
-            if self._is_ours or isinstance(error, ScaleClError):
-                raise
-            raise ScaleClError(f"{self.method_name} failed in its step{_raised(error, self.method)}") from error
-        self.guard.settle(self.stats)
+            self.retell(error, "in its step")
+            raise
+        self.guard.settle(self.stats, extent, journals)
+        for journal in journals:
+            journal.end()
         return self.stats
+
+    @property
+    def _journals(self) -> list[Journal]:
+        return [memory.journal for memory in self.owned.memories.values()]
 
     def _search(self) -> None:
         """After the first step: a tensor that a method keeps and did not declare would be lost in a checkpoint."""
@@ -248,12 +308,17 @@ class Engine(Predictor):
 
     def _diverged(self, finding: Finding) -> None:
         """Report a step that had no effect; unless such steps are to be skipped, training ends."""
-        names = [f.name for f in fields(self.config) if f.name == "lr" or f.name.endswith("_lr")]
-        rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
-        what = f"seed {self.seed}, step {finding.step}: {finding.term} is not a finite number"
-        what += f", with {rates}" if rates else ""
+        self._agree()
+        what = f"seed {self.seed}, step {finding.step}: "
+        if finding.term == "input":
+            what, remedy = what + _about_input(finding), "mend the data"
+        else:
+            names = [f.name for f in fields(self.config) if f.name == "lr" or f.name.endswith("_lr")]
+            rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
+            what += f"{finding.term} is not a finite number" + (f", with {rates}" if rates else "")
+            remedy = "lower the rate"
         if self.compute.on_divergence == "stop":
-            raise DivergenceError(f"{what}; {self.advice}")
+            raise DivergenceError(f"{what}; {remedy}{self.advice}")
         if not self._told:
             _log.warning("scale-cl: warning: %s; it is skipped, as others may be", what)
         self._told = True
@@ -272,6 +337,10 @@ class Engine(Predictor):
     @in_turn
     def state_dict(self) -> State:
         """Everything that decides what the learner does from here on."""
+        self._check_whole()
+        return self._present_state()
+
+    def _present_state(self) -> State:
         tensors = self.owned.state_tensors()
         tensors |= {"rng": self.rng.get_state(), "weights_rng": self.weights_rng.get_state()}
         meta = {
@@ -287,22 +356,31 @@ class Engine(Predictor):
     @in_turn
     def load_state_dict(self, state: State) -> None:
         """Become the learner that `state_dict` was taken of, made with the same config; on an error, stay as it was."""
-        before = self.state_dict()
+        before = None if self.broken_off else self.state_dict()
+        with self.modes_kept():
+            self._load(state, before)
+
+    def _load(self, state: State, before: State | None) -> None:
+        self.broken_off = self.broken_off or "load_state_dict"
         try:
             check_plain_values(state["meta"], list(self.owned.memories))
             check_memories(state["tensors"], state["meta"])
             self._take_state(state)
-            check_taken(state["tensors"], self.state_dict()["tensors"])
+            check_taken(state["tensors"], self._present_state()["tensors"])
         except Exception as error:
-            self._take_state(before)
+            if before is not None:
+                self._take_state(before)
+                self.broken_off = ""
             if isinstance(error, CheckpointError):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+        self.broken_off = ""
 
     def _take_state(self, state: State) -> None:
         """What `load_state_dict` does; it may break off in the middle."""
         tensors, meta = state["tensors"], state["meta"]
+        self._under_way = False
         self.owned.load_memories(tensors)
         self.owned.clear(meta["shapes"])
         self.numbers, self.classes, self._calibrated = {}, [], None
@@ -326,9 +404,9 @@ class Engine(Predictor):
         self.guard.begin(self.steps)
 
 
-def _raised(error: Exception, method: Method) -> str:
-    """Where in the method's file something was raised, and what: " (ewc.py, line 12): TypeError: bad operand"."""
-    file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    where = f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
-    return f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+def _about_input(finding: Finding) -> str:
+    """What is wrong with the batch: "sample 3 of the batch holds NaN"."""
+    size, limit, sample = finding.extent
+    if math.isfinite(size):
+        return f"sample {sample} of the batch holds a value of size {size:.3g}; the largest allowed is {limit:.3g}"
+    return f"sample {sample} of the batch holds {'NaN' if math.isnan(size) else 'infinity'}"

@@ -24,16 +24,18 @@ class LabelMap:
         self.owners: list[int] = []  # number of the task that brought each class, in order of arrival
         self._table = torch.zeros(2, _FIRST, dtype=torch.int64, device=device)  # task and output by label
 
-    def extend(self, task: int, classes: int) -> int:
-        """There are `classes` classes now, new ones are the task's; returns how many are the task's in all."""
-        self.set([*self.owners, *[task] * (classes - len(self.owners))])
-        own = self.owners.count(task)
-        if own == 0:
+    def check(self, task: int, classes: int) -> None:
+        """If there are `classes` classes now, the task has one of them."""
+        if task not in self.owners and classes <= len(self.owners):
             raise InputError(
                 "a task brings no new class, and this learner has a head per task; take scenario domain, or a learner "
                 "with one head for all classes"
             )
-        return own
+
+    def extend(self, task: int, classes: int) -> int:
+        """There are `classes` classes now, new ones are the task's; returns how many are the task's in all."""
+        self.set([*self.owners, *[task] * (classes - len(self.owners))])
+        return self.owners.count(task)
 
     def set(self, owners: Sequence[int]) -> None:
         """Take these owners, in place where they fit: recorded steps refer to the table."""

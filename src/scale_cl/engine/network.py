@@ -33,6 +33,8 @@ class Network:
         """
         self.module, self._statistics, self._twice = module, statistics, twice
         self.base = Weights(module.base_parameters)
+        norms = (norm for norm in module.modules() if isinstance(norm, _BatchNorm))
+        self._momenta = {norm: norm.momentum for norm in norms}
         self._apart: dict[str, Tensor] = {}  # statistics for predictions within a task; always the same tensors
         self.trained_on: Callable[[Samples, Outputs], None] | None = None  # called after each forward to train on
 
@@ -97,6 +99,12 @@ class Network:
             yield
         finally:
             self.module.train()
+
+    def restore_modes(self) -> None:
+        """After a call that broke off: training mode, and the momentum of each batch norm as it was made."""
+        self.module.train()
+        for norm, momentum in self._momenta.items():
+            norm.momentum = momentum
 
     def in_use(self, gradient: Sequence[Tensor]) -> list[Tensor]:
         """A gradient of the base weights without the rows of heads that are only allocated ahead."""

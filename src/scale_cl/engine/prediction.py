@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scale_cl.engine.building import Builder
+from scale_cl.engine.calling import Caller
+from scale_cl.engine.network import Network
 from scale_cl.engine.replay import ReplayMemory
 from scale_cl.engine.turns import Turns, in_turn
 from scale_cl.engine.validation import check_inputs
@@ -48,27 +49,26 @@ class Calibration(NamedTuple):
     features: Tensor | None = None  # [T, N, width]
 
 
-class Predictor(Builder):
+class Predictor(Caller):
     """Predicts with what a method has learnt; nothing here changes the state."""
 
     def __init__(self, method: Any, *given: Any, task_specific: bool = False, own_scores: bool = False, **more: Any):
-        """As `Builder`.
+        """As `Caller`.
 
         Args:
             method: offers `scores`.
-            given: arguments of `Builder`.
+            given: arguments of `Caller`.
             task_specific: whether the method has parameters of single tasks, so that outputs depend on the task.
             own_scores: whether the method's `scores` are not simply the logits of the network.
-            more: keyword arguments of `Builder`.
+            more: keyword arguments of `Caller`.
         """
-        super().__init__(type(method).__name__, *given, **more)
-        self.method: Any = method
+        super().__init__(method, *given, **more)
         self.turns = Turns()  # of the threads that train and predict
         self.steps = 0
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
         self._flips = self.config.average_flips and len(self.spec.shape) == 3
-        self._prediction = self.record(lambda x, task: {"scores": self._method_scores(x, task.expand(len(x)))})
+        self._prediction = self.record(lambda x, task: {"scores": self._scores_of(x, task.expand(len(x)))})
         self._all_tasks = self.record(lambda x, tasks: self._seen_by_tasks(x, tasks)._asdict())
         self._measurement = self.record(self._measure_apart)
         self._measured = -1  # after how many steps batch-norm statistics were measured for predictions within a task
@@ -114,13 +114,14 @@ class Predictor(Builder):
         """Scores of samples of one task, [], or of a task each, [B]."""
         check_inputs(x, self.spec)
         x = x.to(self.device, non_blocking=True)
-        with torch.no_grad(), self.autocast(), self.statistics_in_use():
+        with self.modes_kept(), torch.no_grad(), self.autocast(), self.statistics_in_use():
             return self._prediction((len(x), task.dim()), x, task)["scores"]
 
-    def _method_scores(self, x: Tensor, task: Tensor) -> Tensor:
+    def _scores_of(self, x: Tensor, task: Tensor) -> Tensor:
         """The method's scores; with `average_flips`, their mean over images and mirror images."""
-        scores: Tensor = self.method.scores(x, task)
-        return (scores + self.method.scores(x.flip(-1), task)) / 2 if self._flips else scores
+        with self.calling("scores"):
+            scores: Tensor = self.method.scores(x, task)
+            return (scores + self.method.scores(x.flip(-1), task)) / 2 if self._flips else scores
 
     @in_turn
     def features(self, x: Tensor, task: str | None = None) -> Tensor:
@@ -129,14 +130,14 @@ class Predictor(Builder):
         check_inputs(x, self.spec)
         x = x.to(self.device)
         self.predicted_task = number
-        with self.statistics_in_use():
+        with self.modes_kept(), self.statistics_in_use():
             return self.evaluated(x, torch.full((len(x),), number, device=self.device)).features.float()
 
     @in_turn
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts, with the weight average if there is one, in evaluation mode."""
         assert self.owned.network is not None
-        with self.statistics_in_use():
+        with self.modes_kept(), self.statistics_in_use():
             return self.owned.network.predicting({**self.average, **self.statistics})
 
     def _number_of(self, task: str | None) -> int:
@@ -151,6 +152,7 @@ class Predictor(Builder):
         return self.numbers[task]
 
     def _require_learnt(self) -> None:
+        self.refuse_if_broken()
         if not self.numbers:
             raise UnknownTaskError("nothing was learnt yet: observe at least one batch before a prediction")
 
@@ -163,18 +165,22 @@ class Predictor(Builder):
         While a task is open, the running statistics follow single batches. A method that measures them on its memory
         when a task ends has them measured for a prediction too, once per step, into tensors of their own.
         """
+        self.refuse_if_broken()
         network = self.owned.network
         assert network is not None
+        try:
+            self._measure_within(network)
+            yield
+        finally:
+            self.statistics = {}
+
+    def _measure_within(self, network: Network) -> None:
         count = network.measurable(self.measurements[-1][0]) if self.measurements and self.current is not None else 0
         if count and self._measured != self.steps:
             with self.autocast():
                 self._measurement((count,), torch.arange(count, device=self.device))
             self._measured = self.steps
         self.statistics = network.statistics_apart if count else {}
-        try:
-            yield
-        finally:
-            self.statistics = {}
 
     def _measure_apart(self, order: Tensor) -> dict[str, Tensor]:
         assert self.owned.network is not None
@@ -184,14 +190,14 @@ class Predictor(Builder):
     # ---- without a task ----------------------------------------------------------------------------------------------
 
     @in_turn
-    @torch.no_grad()
     def joint_scores(self, x: Tensor) -> Tensor:
         """Scores [B, T, C] of each pair of task and class, comparable by a softmax over all pairs."""
         check_inputs(x, self.spec)
         self._require_learnt()
-        known = self._calibration()
-        x = x.to(self.device)
-        return _joint(self._evidence(x, self._by_task(x), known, apart=False), known)
+        with self.modes_kept(), torch.no_grad():
+            known = self._calibration()
+            x = x.to(self.device)
+            return _joint(self._evidence(x, self._by_task(x), known, apart=False), known)
 
     def _by_task(self, x: Tensor) -> Scores:
         tasks = torch.arange(len(self.classes), device=self.device)
@@ -209,7 +215,7 @@ class Predictor(Builder):
         scores = []
         for number, task in enumerate(each):
             self.predicted_task = number
-            scores.append(self._method_scores(x, task))
+            scores.append(self._scores_of(x, task))
         widest = max(s.shape[1] for s in scores)
         padded = [F.pad(s, (0, widest - s.shape[1]), value=-torch.inf) for s in scores]
         return Scores(torch.stack(padded), out.features)

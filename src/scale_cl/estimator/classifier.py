@@ -401,7 +401,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learner = entry.kind(spec, config, seed=self.seed_, device=choose_device(self.device), backbone=backbone)
         learner.engine.turns = self.turns
         learner.name = entry.name
-        learner.engine.advice = "lower the rate"
+        learner.engine.advice = ""
         return learner
 
     def new_finder(self) -> tasks.FoundTasks:

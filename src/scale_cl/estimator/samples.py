@@ -15,8 +15,10 @@ from torch import Tensor
 
 from scale_cl.errors import InputError
 from scale_cl.estimator.tasks import Label
+from scale_cl.nets.inputs import LARGEST_NUMBER
 from scale_cl.streams import InputSpec
 from scale_cl.streams.from_arrays import Layout, channels_last
+from scale_cl.streams.stream import first_bad_row
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +43,11 @@ def read_inputs(estimator: Any, X: Any, known: InputFormat | None) -> tuple[Tens
         pixel_max = float(estimator.pixel_max) if values.dtype == np.uint8 else None
         origin = None
     else:
-        values, pixel_max = validate_data(estimator, array, reset=known is None, dtype="numeric"), None
+        as_given = {"dtype": "numeric", "ensure_all_finite": False}  # `_shifted` says in which row a number is missing
+        values, pixel_max = validate_data(estimator, array, reset=known is None, **as_given), None
         first = values[0].astype(np.float64) if estimator.standardise else None
         origin = first if known is None else known.origin
+        _shifted(values[:1], None)  # the origin must be a number before others are compared with it
         values = _shifted(values, origin)
     spec = InputSpec(values.shape[1:], pixel_max, estimator.scenario)
     if known is not None and (spec.shape, spec.pixel_max) != (known.spec.shape, known.spec.pixel_max):
@@ -82,19 +86,27 @@ def _as_images(array: NDArray[Any], layout: Layout) -> NDArray[Any]:
     if 0 in array.shape:
         raise InputError(f"images have shape {list(array.shape)}; at least one image, and one pixel in it, is needed")
     if array.dtype != np.uint8:
-        array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            raise InputError("images hold NaN or infinity; they must be finite")
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+        _check_numbers(array, "image")
     return array
 
 
 def _shifted(values: NDArray[Any], origin: NDArray[np.float64] | None) -> NDArray[np.float32]:
     """Features minus `origin` as float32: large values that differ little, such as timestamps, keep their digits."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         narrow = (values if origin is None else values - origin).astype(np.float32)
-    if not np.isfinite(narrow).all():
-        raise InputError("features are beyond the range of 32-bit floats; scale them down")
+    _check_numbers(narrow, "row")
     return narrow
+
+
+def _check_numbers(array: NDArray[np.float32], what: str) -> None:
+    """InputError if a number is missing, or too large to compute with; it names the row."""
+    row = first_bad_row(torch.from_numpy(array))
+    if row is None:
+        return
+    bad = "NaN" if np.isnan(array[row]).any() else f"infinity (inf) or a number beyond {LARGEST_NUMBER:g}"
+    raise InputError(f"{what} {row} of X (from 0) holds {bad}; fill in what is missing, and scale large numbers down")
 
 
 def _described(spec: InputSpec) -> str:

@@ -77,7 +77,7 @@ class BoundaryFinder:
         """Learn from one batch, in the task that it seems to belong to."""
         if self.learner.current_task is None:
             self.open(self._next_name(), y)
-        elif self._changed(self._signal(x, y)):
+        elif not self.learner.net.inputs.refuses(x) and self._changed(self._signal(x, y)):
             self._begin_fitting(x, y)
         self.step += 1
         return self._learn(x, y)
@@ -86,7 +86,8 @@ class BoundaryFinder:
         task = self.learner.current_task
         assert task is not None
         self.open(task, y)
-        self._recent = [*self._recent[1 - _KEPT :], (x, y)]
+        if not self.learner.net.inputs.refuses(x):  # else the step has no effect, and tells of no boundary
+            self._recent = [*self._recent[1 - _KEPT :], (x, y)]
         return self.learner.observe(x, self.targets(task, y))
 
     # ---- tasks and labels: an estimator, which has names for labels, does this in its own way ------------------------

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.memory.policies import herding_order
-from scale_cl.memory.ragged_rows import set_rows, taken
+from scale_cl.memory.ragged_rows import taken
 from scale_cl.memory.slots import TaskSlots
 from scale_cl.memory.stored_rows import Batch
 
@@ -60,7 +60,8 @@ class EpisodicMemory(TaskSlots):
             if len(rows):
                 self.put(rows, batch[source], hit, None if logits is None else logits[source])
                 if self.shared:
-                    set_rows(self.replayable, rows, torch.zeros_like(rows, dtype=torch.bool), hit)
+                    self.journal.set_rows(self.replayable, rows, torch.zeros_like(rows, dtype=torch.bool), hit)
+        self.journal.note(self.seen_here)
         self.seen_here += n
         self.host.do(lambda: self.wrote(n))
 
@@ -71,9 +72,15 @@ class EpisodicMemory(TaskSlots):
             place = (self.came() + first) % self.room
             n = min(len(batch) - first, self.room - place)
             rows, some = slice(begin + place, begin + place + n), batch[first : first + n]
-            self.x[rows], self.y[rows], self.task[rows], self.stored[rows] = some.x, some.y, some.task, True
-            for kept in self.logits.values():
-                kept.width[rows] = 0
+            x, y, task, stored = self.x[rows], self.y[rows], self.task[rows], self.stored[rows]
+            widths = [kept.width[rows] for kept in self.logits.values()]
+            self.journal.note(x, y, task, stored, *widths)
+            x.copy_(some.x)
+            y.copy_(some.y)
+            task.copy_(some.task)
+            stored.fill_(True)
+            for width in widths:
+                width.zero_()
             first += n
 
     def _places_on_host(self, batch: Batch) -> tuple[Tensor, Tensor, None]:
@@ -129,6 +136,7 @@ class EpisodicMemory(TaskSlots):
         if self.policy.random:
             held = taken(self.stored, self.open_rows).view(groups, self.room).sum(1)[group] + before
         inside = self.policy.places(came, held, self.room, chance)
+        self.journal.note(self.seen_of_class)
         self.seen_of_class += of_group.sum(0)
         return torch.where(inside < self.room, (group * self.room + inside) % size, size)
 
@@ -146,7 +154,7 @@ class EpisodicMemory(TaskSlots):
     def _keep_counts(self, counts: Tensor) -> None:
         """Keep what `Balanced` counted; of the samples that came, those that are not stored, which `forget` leaves."""
         counts[0] -= counts[1]
-        self.balance.index_copy_(0, self.open_rows, counts.T)
+        self.journal.set_rows(self.balance, self.open_rows, counts.T)
 
     # ---- logits and herding ------------------------------------------------------------------------------------------
 

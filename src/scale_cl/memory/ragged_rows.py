@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.cuda_graphs import HostLog
+from scale_cl.memory.journal import Journal
 
 FIRST_ROOM = 2**15  # values: what some 30 tasks of 50 samples take, so that graphs recorded early stay good
 
@@ -15,9 +16,18 @@ FIRST_ROOM = 2**15  # values: what some 30 tasks of 50 samples take, so that gra
 class RaggedRows:
     """Rows of floats, each kept at its own width, in one flat tensor: logits of tasks that had fewer columns then."""
 
-    def __init__(self, rows: int, device: torch.device, host: HostLog | None = None, *, gaps: bool = False) -> None:
+    def __init__(
+        self,
+        rows: int,
+        device: torch.device,
+        host: HostLog | None = None,
+        *,
+        gaps: bool = False,
+        journal: Journal | None = None,
+    ) -> None:
         """Start with room for `rows` rows, none of them set; with `gaps`, rows may be read that were never put."""
         self.host = HostLog() if host is None else host
+        self.journal = Journal() if journal is None else journal
         self.flat = torch.zeros(FIRST_ROOM, device=device)
         self.start = torch.zeros(rows, dtype=torch.int64, device=device)
         self.width = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -31,9 +41,11 @@ class RaggedRows:
 
     def put(self, rows: Tensor, values: Tensor) -> None:
         """Set `rows` to `values` [n, width]."""
-        self.width[rows] = 0
+        if not self.journal.is_open:  # else what they hold may be wanted again
+            self.width[rows] = 0
         if self.used + values.numel() > len(self.flat):
             self._compact(values.numel())
+        self.journal.note(self.start, self.width)
         width = values.shape[1]
         self.widths.add(width)
         self.start[rows] = self.used + width * torch.arange(len(rows), device=rows.device)
@@ -52,8 +64,8 @@ class RaggedRows:
         width = values.shape[1]
         at = (self.start[rows].unsqueeze(1) + torch.arange(width, device=rows.device)).flatten()
         every = None if chosen is None else chosen.repeat_interleave(width, output_size=len(at))
-        set_rows(self.flat, at, values.flatten().to(self.flat.dtype), every)
-        set_rows(self.width, rows, torch.full_like(rows, width), chosen)
+        self.journal.set_rows(self.flat, at, values.flatten().to(self.flat.dtype), every)
+        self.journal.set_rows(self.width, rows, torch.full_like(rows, width), chosen)
 
     def get(self, rows: Tensor, columns: int) -> tuple[Tensor, Tensor | None]:
         """The stored values of `rows`, [..., columns] with zeros beyond a row's width, and which exist (None: all).
@@ -103,13 +115,6 @@ def taken(source: Tensor, rows: Tensor) -> Tensor:
         return source.index_select(0, rows)
     found: Tensor = source.index_select(0, rows.flatten()).unflatten(0, rows.shape)
     return found
-
-
-def set_rows(target: Tensor, rows: Tensor, values: Tensor, chosen: Tensor | None) -> None:
-    """Set `rows` of `target` to `values`, only those that are `chosen` if there is a choice."""
-    if chosen is not None:
-        values = torch.where(chosen.view(-1, *[1] * (values.dim() - 1)), values, target[rows])
-    target.index_copy_(0, rows, values)
 
 
 def enlarged(tensor: Tensor, rows: int) -> Tensor:

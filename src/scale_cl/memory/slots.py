@@ -83,6 +83,7 @@ class TaskSlots(StoredRows):
         """
         if self._open not in (None, task):
             self.close()
+        self.agree()
         self._keep_class_counts()
         self.seen += [0] * (task + 1 - len(self.seen))
         if self.budget == "class" and self.shared:
@@ -110,6 +111,7 @@ class TaskSlots(StoredRows):
         """End the open task: what its slots hold may be replayed from now on."""
         if self._open is None:
             return
+        self.agree()
         self.replayable[self.open_rows] = self.stored[self.open_rows]
         self._keep_class_counts()
         self._open = None
@@ -120,6 +122,7 @@ class TaskSlots(StoredRows):
 
         The samples count as if they had not come. A ring takes them for its newest.
         """
+        self.agree()
         rows = rows[self.stored[rows]].unique()
         self._keep_class_counts()
         for row in rows.tolist():
@@ -272,6 +275,18 @@ class TaskSlots(StoredRows):
         self.seen[self._open] += n
         self.held = max(self.held, min(self.held + n, self.room))  # if all were of one group
 
+    def agree(self, *, if_filling: bool = False) -> None:
+        """Let the host's counts follow those of the device, which a step without effect leaves as they were.
+
+        It waits for the device; `if_filling`, only while the host needs to know how many slots are in use.
+        """
+        if self._open is None or (if_filling and self.held >= self.room):
+            return
+        too_many = self.came() - int(self.seen_here)
+        if too_many:
+            self.seen[self._open] -= too_many
+            self.held = min(self.held, int(self.stored[self.open_rows].sum()))
+
     def _make_room(self, task: int, classes: int) -> None:
         """Total budget with herding: each class of the other tasks keeps its share, the first in rank."""
         others = (self.stored & (self.task != task)).nonzero().flatten()
@@ -298,6 +313,7 @@ class TaskSlots(StoredRows):
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that is stored, trimmed to the rows in use."""
+        self.agree()
         state = self.saved_rows(self._rows_in_use)
         state["seen"] = torch.tensor(self.seen, dtype=torch.int64)
         state["open"] = torch.tensor(-1 if self._open is None else self._open)

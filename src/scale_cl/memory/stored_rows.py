@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from scale_cl.cuda_graphs import HostLog
-from scale_cl.memory.ragged_rows import RaggedRows, enlarged, set_rows
+from scale_cl.memory.journal import Journal
+from scale_cl.memory.ragged_rows import RaggedRows, enlarged
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class StoredRows:
             balance: whether rows have counts of their classes, for the policy `balanced`.
         """
         self.device, self.host = device, HostLog() if host is None else host
+        self.journal = Journal()  # of the step under way
         self.x = torch.zeros((rows, *shape), dtype=dtype, device=device)
         self.y = torch.zeros(rows, dtype=torch.int64, device=device)
         self.task = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -66,7 +68,7 @@ class StoredRows:
         self.balance = torch.zeros((rows if balance else 0, 3), dtype=torch.int64, device=device)
         self.row = torch.arange(rows, device=device)  # row numbers
         self.columns = ("x", "y", "task", "stored", "replayable", "rank", *(("balance",) if balance else ()))
-        self.logits = {kind: RaggedRows(rows, device, self.host, gaps=gaps) for kind in logits}
+        self.logits = {kind: RaggedRows(rows, device, self.host, gaps=gaps, journal=self.journal) for kind in logits}
 
     def rows_of(self, task: int) -> Tensor:
         """The rows that hold a sample of a task (waits for the device)."""
@@ -75,11 +77,11 @@ class StoredRows:
     def put(self, rows: Tensor, batch: Batch, chosen: Tensor | None, logits: Tensor | None) -> None:
         """Store samples, only those that are `chosen` if there is a choice, without the logits that were there."""
         for column, values in ((self.x, batch.x), (self.y, batch.y), (self.task, batch.task)):
-            set_rows(column, rows, values, chosen)
-        set_rows(self.stored, rows, torch.ones_like(rows, dtype=torch.bool), chosen)
+            self.journal.set_rows(column, rows, values, chosen)
+        self.journal.set_rows(self.stored, rows, torch.ones_like(rows, dtype=torch.bool), chosen)
         for kind, kept in self.logits.items():
             if logits is None or kind != "class":
-                set_rows(kept.width, rows, torch.zeros_like(rows), chosen)
+                self.journal.set_rows(kept.width, rows, torch.zeros_like(rows), chosen)
         if logits is not None:
             self.logits["class"].overwrite(rows, logits, chosen)
 

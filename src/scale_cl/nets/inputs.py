@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Augmentation = Literal["none", "flip", "crop-flip"]
+LARGEST_NUMBER = 1e19  # the largest raw value of an input: the square of a larger one is no 32-bit float any more
+_TIMES_ORDINARY = 1e6  # and the largest in multiples of what is ordinary
 
 
 class Inputs(nn.Module):
@@ -69,6 +71,26 @@ class Inputs(nn.Module):
         self.squares += squares + shift.square() * (self.count * n / total)
         self.mean += shift * (n / total)
         self.count += n
+
+    def extent(self, x: Tensor) -> Tensor | None:
+        """[3]: the largest absolute value of a batch, the largest that it may have, and the sample that holds it.
+
+        NaN counts as the largest, pixels need no look (None), and the host is not asked. What is ordinary is 1; where
+        inputs are standardised, it is the largest root mean square of a feature in the batches seen so far.
+        """
+        if self.pixel_max is not None:
+            return None
+        size, sample = x.flatten(1).abs().amax(1).max(0)
+        if not self.standardise:
+            return torch.stack([size, torch.full_like(size, _TIMES_ORDINARY), sample.to(size)])
+        ordinary = (self.mean.square() + self.squares / self.count.clamp(min=1)).amax().sqrt()
+        limit = torch.where(ordinary > 0, _TIMES_ORDINARY * ordinary, torch.inf).clamp(max=LARGEST_NUMBER)
+        return torch.stack([size, limit.to(size), sample.to(size)])
+
+    def refuses(self, x: Tensor) -> bool:
+        """Whether a batch holds a value that is too large; the host waits for the answer."""
+        extent = self.extent(x.to(self._unit.device))
+        return extent is not None and not bool(extent[0] <= extent[1])
 
     def augmented(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Random horizontal flips, and crops after padding by four, each sample its own."""

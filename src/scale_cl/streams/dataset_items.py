@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from scale_cl.errors import DataError, StreamError, one_line
+from scale_cl.nets.inputs import LARGEST_NUMBER
 from scale_cl.streams.reading import Block
 
 _IMAGE_FIELDS = ("image", "img", "x", "pixel_values")
@@ -115,7 +116,9 @@ def _problem(x: NDArray[Any], shape: tuple[int, ...]) -> str:
     """Why an input cannot be a row of this shape; empty if it can."""
     if x.shape != shape:
         return f"has shape {list(x.shape)}, the first sample {list(shape)}; give a size to resize all to"
-    return "" if x.dtype == np.uint8 or np.isfinite(x).all() else "holds NaN or infinity; features must be finite"
+    if x.dtype == np.uint8 or bool((np.abs(x) <= LARGEST_NUMBER).all()):
+        return ""
+    return f"holds NaN, infinity or a number beyond {LARGEST_NUMBER:g}; features must be finite and smaller"
 
 
 def _empty(count: int, shape: tuple[int, ...]) -> NDArray[Any]:

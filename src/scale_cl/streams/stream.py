@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.errors import StreamError
+from scale_cl.nets.inputs import LARGEST_NUMBER
 from scale_cl.streams.reading import LazyRows, ReadAhead
 
 Scenario = Literal["task", "domain", "class"]
@@ -294,8 +295,20 @@ def _check_inputs(x_train: Tensor, x_test: Tensor, pixel_max: float | None) -> N
         raise StreamError(f"pixel_max is {pixel_max}; for uint8 images it must be a positive number such as 255")
     if features and pixel_max is not None:
         raise StreamError(f"pixel_max is {pixel_max}; for float32 features it must be None")
-    if features and not all(bool(torch.isfinite(x).all()) for x in (x_train, x_test) if not isinstance(x, LazyRows)):
-        raise StreamError("features hold NaN or infinity; they must be finite")
+    for part, x in (("training", x_train), ("test", x_test)) if features else ():
+        row = None if isinstance(x, LazyRows) else first_bad_row(x)
+        if row is not None:
+            raise StreamError(
+                f"{part} row {row} (from 0) holds NaN, infinity or a number beyond {LARGEST_NUMBER:g}; "
+                "features must be finite and smaller"
+            )
+
+
+def first_bad_row(x: Tensor) -> int | None:
+    """The first of the rows of floats that holds NaN, infinity or a number too large to compute with."""
+    if len(x) == 0 or bool(torch.linalg.vector_norm(x, torch.inf) <= LARGEST_NUMBER):
+        return None
+    return int((~(x.flatten(1).abs() <= LARGEST_NUMBER)).any(1).int().argmax())
 
 
 def _check_labels(part: str, x: Tensor, y: Tensor, classes: int) -> None:

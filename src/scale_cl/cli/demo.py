@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
 
@@ -23,14 +25,14 @@ def demo(
     from scale_cl.training.run_directory import RunRequest
 
     if not quiet:
-        typer.echo(
+        say(
             "Ten tasks arrive one after another: the same 8x8 digits, pixels shuffled differently for each task.\n"
             "Every sample is seen once. Fine-tuning keeps nothing; SCALE keeps 50 samples per task.\n"
         )
     configs = [resolve(learner=name, stream="digits", options={"run.seeds": seeds}) for name, _ in _LEARNERS]
     results = [run_with_progress(RunRequest(config), None, quiet=quiet) for config in configs]
     _print_table(results)
-    typer.echo(
+    say(
         "\nACC: accuracy over all tasks at the end. FM: how much of the best was forgotten.\n"
         "LA: accuracy right after learning each task. First task: when just learnt → at the end.\n"
         "Percent, mean ± deviation over the seeds.\n"

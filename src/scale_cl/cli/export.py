@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -68,15 +70,15 @@ def export(
         export_files.check_free(path, form, force=force)
     for subject, path in zip(subjects, paths, strict=True):
         done = export_files.write(subject, path, form, force=force)
-        typer.echo(
+        say(
             f"wrote {done.path}: task {done.task}, {len(done.classes)} classes, {-(-done.size // 1000)} kB; logits are "
             f"the learner's within {done.difference:.1e} on {done.samples} samples"
         )
     if trained is not None:
         if trained.unfinished is not None and set(trained.in_midst) & {subject.task for subject in subjects}:
-            typer.echo(trained.unfinished, err=True)
+            say(trained.unfinished, err=True)
         if task == ALL and trained.unseen:
-            typer.echo(f"no file for tasks that the run has not reached: {', '.join(trained.unseen)}", err=True)
+            say(f"no file for tasks that the run has not reached: {', '.join(trained.unseen)}", err=True)
 
 
 def _model(

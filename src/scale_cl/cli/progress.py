@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from scale_cl.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -124,7 +126,7 @@ class Lines(Silent):
 
 
 def _write(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 class Bar(Silent):
@@ -143,13 +145,15 @@ class Bar(Silent):
 
         self.close()
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.percentage:3.0f} %  {task.fields[state]}"),
             console=Console(stderr=True),
             auto_refresh=False,
         )
-        self._bar = self._progress.add_task(f"{event.learner} on {event.stream}", total=event.steps, state="")
+        self._bar = self._progress.add_task(
+            printable(f"{event.learner} on {event.stream}"), total=event.steps, state=""
+        )
         self._progress.start()
         self._draw()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from scale_cl import files
 from scale_cl.errors import CheckpointError, ConfigError, DataError
 from scale_cl.export.export_task import Subject, subject_of
 from scale_cl.learners import Learner, State
@@ -41,7 +42,7 @@ class Trained:
 
 def learner_of_run(directory: Path, *, seed: int | None = None, root: Path | None = None) -> Trained:
     """The learner of one seed; `root` is the data root of the stream, which defines inputs and classes."""
-    if not directory.is_dir():
+    if not files.is_folder(directory):
         raise CheckpointError(f"{directory} does not exist; name a run's directory, or a file that save() wrote")
     run = RunDirectory(directory)
 

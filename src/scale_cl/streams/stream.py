@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from scale_cl.errors import StreamError
+from scale_cl.errors import StreamError, is_utf8
 from scale_cl.streams.reading import LazyRows, ReadAhead
 
 Scenario = Literal["task", "domain", "class"]
@@ -163,6 +163,10 @@ class Stream:
     boundaries: Boundaries = "told"
 
     def __post_init__(self) -> None:
+        for what, name in (("stream", self.name), *(("task", task.name) for task in self.tasks)):
+            _check_name(what, name)
+        for name in {name for task in self.tasks for name in task.classes}:
+            _check_name("class", name)
         if self.boundaries not in get_args(Boundaries):
             raise StreamError(f"boundaries is {self.boundaries!r}; it must be told, hidden or detect")
         if self.boundaries == "hidden" and self.scenario == "task":
@@ -292,6 +296,12 @@ def _check_inputs(x_train: Tensor, x_test: Tensor, pixel_max: float | None) -> N
         raise StreamError(f"pixel_max is {pixel_max}; for float32 features it must be None")
     if features and not all(bool(torch.isfinite(x).all()) for x in (x_train, x_test) if not isinstance(x, LazyRows)):
         raise StreamError("features hold NaN or infinity; they must be finite")
+
+
+def _check_name(what: str, name: str) -> None:
+    """Raise StreamError if a name, of a folder perhaps, cannot be written to a result."""
+    if not is_utf8(name):
+        raise StreamError(f"the name of {what} {name!r} is not UTF-8 text, so no result can hold it; rename it")
 
 
 def _check_labels(part: str, x: Tensor, y: Tensor, classes: int) -> None:

@@ -27,6 +27,7 @@ from scale_cl.plugins import give_references, given_references
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import Stream, catalog
 from scale_cl.streams.keeping import room
+from scale_cl.streams.sources.source import Progress
 from scale_cl.streams.user_streams import load_own
 from scale_cl.training import machine
 from scale_cl.training.checkpoint import UnusableCheckpointError
@@ -100,13 +101,16 @@ def run(
             return train_into(replace(job, resume=False))
 
 
-def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
-    """The stream of one seed; the arrays behind it are read once per process, or as they come."""
+def build_stream(config: Config, seed: int, root: Path | None, progress: Progress | None = None) -> Stream:
+    """The stream of one seed; the arrays behind it are read once per process, or as they come.
+
+    `progress` is called while images are read, and may raise an error to break off.
+    """
     c, own = config.stream, config.own_data
     if own is not None:
         device = choose_device(config.run.device)
         copies = 1 if device.type == "cuda" else _processes(config)
-        made = load_own(own, seed=seed, tasks=c.tasks, room=room(device, copies=copies))
+        made = load_own(own, seed=seed, tasks=c.tasks, room=room(device, copies=copies), progress=progress)
     else:
         made = streams.load(
             c.name,
@@ -117,6 +121,7 @@ def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
             part=c.part,
             tasks=c.tasks,
             size=c.size,
+            progress=progress,
         )
     if c.train_share < 1:
         made = streams.thinned(made, c.train_share)
@@ -145,6 +150,11 @@ class _Job:
     tell: Listener
     loss_every: int
     on_trained: Callable[[Learner, Stream], object] | None
+
+    def check_stop(self, _done: int, _total: int) -> None:
+        """Raise Interrupted if the run is to stop; called while data is read, when there is nothing to save."""
+        if self.stop is not None and self.stop():
+            raise Interrupted("stopped as asked while the data was read; the same command starts again")
 
     def checkpointer(self) -> Checkpointer | None:
         """Writes checkpoints as the config says, if there is a directory for them."""
@@ -208,7 +218,7 @@ def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
     config, device = job.config, prepare(job.config.run)
     if device.type == "cuda" and _uses_convolutions(config):
         machine.compile_kernels(config.run, device)  # while the data is read
-    tracks = [build_stream(config, seed, job.data) for seed in seeds]
+    tracks = [build_stream(config, seed, job.data, job.check_stop) for seed in seeds]
     job.tell(Loaded())
     check_fits(config, tracks[0], device, learners=len(tracks))
     learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, seeds, strict=True)]
@@ -246,7 +256,7 @@ def _environment(config: Config, arguments: list[str] | None, more: Mapping[str,
 def _over_processes(job: _Job, processes: int) -> list[SeedResult]:
     """Train the seeds over several processes; a thread passes their events on."""
     config = job.config
-    first = build_stream(config, config.seeds[0], job.data)  # bad data fails here, once and clearly
+    first = build_stream(config, config.seeds[0], job.data, job.check_stop)  # bad data fails here, once and clearly
     merged = _MergedEvents(job.tell, config.seeds)
     merged.take(config.seeds[0], Loaded())
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)

@@ -85,12 +85,11 @@ def check_plain(path: str | os.PathLike[str]) -> int:
 
 def read_plain(path: str | os.PathLike[str], largest: int) -> bytes:
     """The content of a plain file; TooLargeError, before more is read, if it has more than `largest` bytes."""
-    if check_plain(path) <= largest:
-        with Path(path).open("rb") as file:
-            data = file.read(largest + 1)  # it may have grown
-        if len(data) <= largest:
-            return data
-    raise TooLargeError(errno.EFBIG, f"it is larger than {largest} bytes", os.fspath(path))
+    size = check_plain(path)
+    if size > largest:
+        raise TooLargeError(errno.EFBIG, f"it is larger than {largest} bytes", os.fspath(path))
+    with Path(path).open("rb") as file:
+        return file.read(size)
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

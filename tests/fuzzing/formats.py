@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ import scale_cl
 from scale_cl import ContinualClassifier, results, streams
 from scale_cl.estimator import model_file
 from scale_cl.export.from_run import learner_of_run
-from scale_cl.reports import collect, sections
+from scale_cl.reports import collect, sections, write_report
 from scale_cl.reports.charts import charts
 from scale_cl.reports.tables import tables
 from scale_cl.streams.images import read_images
@@ -48,26 +49,34 @@ class FileFormat(Protocol):
 
 
 class ResultFile:
-    """`result.json`."""
+    """`result.json`, in a folder with a sound one; of one in so many, the whole report is written."""
+
+    WHOLE = 200  # a report with its figures takes a second
 
     def __init__(self, folder: Path) -> None:
         config = resolve(learner="er", assignments=(*SETTINGS, "stream.tasks=2", "run.evaluate_every=20"))
-        scale_cl.run(config, out=folder)
-        self._folder, self._path = folder, folder / results.RESULT_NAME
-        self._text = self._path.read_bytes()
+        scale_cl.run(config, out=folder / "sound")
+        self._folder, self._path = folder, folder / "odd" / results.RESULT_NAME
+        self._text = (folder / "sound" / results.RESULT_NAME).read_bytes()
+        self._path.parent.mkdir()
+        self._whole = False
 
     def write(self, draw: Random) -> bool:
+        self._whole = draw.randrange(self.WHOLE) == 0
         self._path.write_bytes(_mutated_text(self._text, draw))
         return False
 
     def use(self) -> Iterator[str]:
-        found = results.read(self._folder)
-        yield "read"
-        found.line()
-        for section in sections(collect(self._folder)):
+        collection = collect(self._folder)
+        for section in sections(collection):
             tables(section)
             charts(section)
-        yield "in a table"
+        if self._whole:
+            assert write_report(collection, self._folder / "report").page.stat().st_size > 0
+            yield "in a report"
+        found = results.read(self._path)
+        found.line()
+        yield "in a report" if self._whole else "in a table"
 
 
 class NoteFile:
@@ -233,6 +242,7 @@ class ManifestFile:
 
     def __init__(self, folder: Path) -> None:
         self._path, rows = folder / "m.csv", ["path,label,task,split"]
+        os.mkfifo(folder / "pipe.png")
         for i in range(8):
             Image.fromarray(np.full((4, 4), i, np.uint8)).save(folder / f"{i}.png")
             rows.append(
@@ -249,6 +259,7 @@ class ManifestFile:
                     "",
                     "x",
                     "0.png",
+                    "pipe.png",
                     "..",
                     "/dev/zero",
                     "a\0b",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from scale_cl import files
+from scale_cl.engine.weightless import check_before_making
 from scale_cl.errors import CheckpointError, ConfigError, DataError
 from scale_cl.export.export_task import Subject, subject_of
-from scale_cl.learners import Learner, State
+from scale_cl.learners import Learner, State, registry
 from scale_cl.streams import Stream
 from scale_cl.training import checkpoint, checkpointing
 from scale_cl.training.checkpoint import Checkpoint
@@ -99,7 +101,10 @@ def _stream(path: Path, found: Checkpoint, config: Config, run: RunDirectory, ro
 
 
 def _learner(found: Checkpoint, config: Config, stream: Stream) -> Learner:
-    learner = build_learner(config, stream, found.model.seed, torch.device("cpu"))
+    make = partial(build_learner, config, stream, found.model.seed, torch.device("cpu"))
+    kind = registry.entry(config.learner_name).kind
+    check_before_making(make, found.state, kind=kind, backbone=config.learner.backbone)
+    learner = make()
     tensors = dict(found.state["tensors"])
     if "rng" in tensors:  # a GPU generator's state does not fit a CPU one; nothing is drawn here
         tensors["rng"] = learner.state_dict()["tensors"]["rng"]

@@ -51,7 +51,7 @@ class FileFormat(Protocol):
 class ResultFile:
     """`result.json`, in a folder with a sound one; of one in so many, the whole report is written."""
 
-    WHOLE = 200  # a report with its figures takes a second
+    WHOLE = 500  # a report with its figures takes a second
 
     def __init__(self, folder: Path) -> None:
         config = resolve(learner="er", assignments=(*SETTINGS, "stream.tasks=2", "run.evaluate_every=20"))

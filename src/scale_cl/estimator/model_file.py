@@ -115,6 +115,8 @@ def load(cls: type[E], path: str | os.PathLike[str], *, device: str, backbone: A
         if content.get("boundaries") is not None:
             estimator.finder_ = estimator.new_finder()
             estimator.finder_.load_state_dict({"tensors": recent, "meta": content["boundaries"]})
+    except CheckpointError as error:
+        raise CheckpointError(f"{os.fspath(path)} cannot be loaded: {error}") from None
     except ScaleClError:
         raise
     except _DAMAGE as error:

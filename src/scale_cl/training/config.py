@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -427,13 +427,13 @@ def _parse(path: Path, text: str) -> Any:
 class _PlainLoader(yaml.SafeLoader):
     """SafeLoader without tags, aliases and duplicate keys that reads words and numbers as YAML 1.2 does."""
 
-    yaml_implicit_resolvers: ClassVar = {}  # those of YAML 1.1 take no for false, 1:30 for 90 and 1e-3 for text
+    yaml_implicit_resolvers = {}  # those of YAML 1.1 take no for false, 1:30 for 90 and 1e-3 for text
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             problem = "aliases (*name) are not read; write the value out"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)  # type: ignore[arg-type]
         if getattr(event, "tag", None) is not None:
             problem = "tags (!name) are not read; write the plain value"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)

@@ -151,7 +151,7 @@ class _Job:
     loss_every: int
     on_trained: Callable[[Learner, Stream], object] | None
 
-    def check_stop(self, _done: int, _total: int) -> None:
+    def check_stop(self, done: int, total: int) -> None:
         """Raise Interrupted if the run is to stop; called while data is read, when there is nothing to save."""
         if self.stop is not None and self.stop():
             raise Interrupted("stopped as asked while the data was read; the same command starts again")

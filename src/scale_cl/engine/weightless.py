@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,33 +44,25 @@ def check_before_making(make: Callable[[], HasEngine], state: State, *, kind: ty
             for number, (_, classes) in enumerate(meta["tasks"]):
                 engine.owned.grow(number, classes, generator=engine.weights_rng)
             expected = engine.owned.module_state()
-            samples = {name: memory.x for name, memory in engine.owned.memories.items()}
+            for name, memory in engine.owned.memories.items():
+                own = {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
+                memory.check_rows(own)
+                if len(own["y"]) == 0 and sum(t.nbytes for t in memory.tensors()) > _ALWAYS:
+                    raise CheckpointError(f"state does not fit its settings: its {name} has no rows")
     except CheckpointError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CheckpointError(f"state does not fit its settings ({reason})") from None
     for name, t in expected.items():
-        _compare(name, tensors, t, t.shape)
-    for name, x in samples.items():
-        found = _compare(f"{name}.x", tensors, x, (-1, *x.shape[1:]))
-        if x.nbytes > max(_ALWAYS, found.nbytes):
-            raise CheckpointError(f"state does not fit its settings: its {name} has {len(found)} rows, not {len(x)}")
-
-
-def _compare(name: str, tensors: Mapping[str, Tensor], like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The tensor of that name, if it has this type and shape; -1 stands for any number of rows."""
-    found = tensors.get(name)
-    if found is None:
-        raise CheckpointError(f"state does not fit its settings: it has no {name}")
-    rows = len(found) if shape[:1] == (-1,) and found.dim() else -1
-    wanted = (rows, *shape[1:]) if shape[:1] == (-1,) else tuple(shape)
-    if tuple(found.shape) != wanted or found.dtype != like.dtype:
-        raise CheckpointError(
-            f"state does not fit its settings: {name} is {found.dtype} of {list(found.shape)}, but they make "
-            f"{like.dtype} of {list(wanted)}"
-        )
-    return found
+        found = tensors.get(name)
+        if found is None:
+            raise CheckpointError(f"state does not fit its settings: it has no {name}")
+        if found.shape != t.shape or found.dtype != t.dtype:
+            raise CheckpointError(
+                f"state does not fit its settings: {name} is {found.dtype} of {list(found.shape)}, but they make "
+                f"{t.dtype} of {list(t.shape)}"
+            )
 
 
 class Weightless(TorchFunctionMode):

@@ -427,8 +427,6 @@ def _parse(path: Path, text: str) -> Any:
 class _PlainLoader(yaml.SafeLoader):
     """SafeLoader without tags, aliases and duplicate keys that reads words and numbers as YAML 1.2 does."""
 
-    yaml_implicit_resolvers = {}  # those of YAML 1.1 take no for false, 1:30 for 90 and 1e-3 for text
-
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
@@ -451,6 +449,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+_PlainLoader.yaml_implicit_resolvers = {}  # those of YAML 1.1 take no for false, 1:30 for 90 and 1e-3 for text
 _DIGITS = list("-+.0123456789")
 for _kind, _pattern, _first in (
     ("null", r"(~|null|Null|NULL|)$", ["~", "n", "N", ""]),

@@ -33,6 +33,7 @@ from scale_cl.training.config import resolve
 from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
 from tests.fuzzing.mutations import mutated_bytes, mutated_json, mutated_tensors
 
+RIGHT = 0.52  # share of inputs with right checksums; half of any thousands have one
 SETTINGS = ("memory=4", "replay=4", "backbone=mlp-8-8")
 
 
@@ -112,7 +113,7 @@ class CheckpointFile:
 
     def write(self, draw: Random) -> bool:
         text, data = self._sound
-        if right := draw.random() < 0.5:
+        if right := draw.random() < RIGHT:
             content = json.loads(text)
             if draw.random() < 0.5:
                 data = mutated_tensors(data, draw)
@@ -155,7 +156,7 @@ class EstimatorFile:
         self._data, self._inputs = self._path.read_bytes(), x[:2]
 
     def write(self, draw: Random) -> bool:
-        if right := draw.random() < 0.5:
+        if right := draw.random() < RIGHT:
             data = self._data if draw.random() < 0.5 else mutated_tensors(self._data, draw)
             size = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + size])
@@ -310,7 +311,7 @@ class ImageFile:
         self._sound["jpg"] = data.getvalue()
 
     def write(self, draw: Random) -> bool:
-        if right := draw.random() < 0.5:
+        if right := draw.random() < RIGHT:
             kind, data = "png", _png(self._sound["png"], draw)
         else:
             kind = draw.choice(sorted(self._sound))

@@ -40,8 +40,9 @@ pytest: $(EQUIPPED)
 coverage: $(EQUIPPED)
 	$(PYTEST) --cov --cov-report=term
 
+# The long tests; they record their counts in .soak/ and continue there. JOBS=1 runs them in one process.
 soak: $(EQUIPPED)
-	$(BIN)/pytest -m soak
+	$(PYTEST) -m soak
 
 docs: $(EQUIPPED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

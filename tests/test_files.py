@@ -106,3 +106,20 @@ def _another_process_gets(path: Path) -> str:
         f"try:\n    with lock({str(path)!r}): print('held')\nexcept OutputInUseError: print('refused')"
     )
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_only_plain_files_are_read_and_only_small_ones(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    os.mkfifo(tmp_path / "pipe")
+    assert files.read_plain(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(files.TooLargeError, match="larger than 4 bytes"):
+        files.read_plain(tmp_path / "file", 4)
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(OSError, match="it is not a plain file"):
+            files.read_plain(path, 5)
+    with pytest.raises(IsADirectoryError):
+        files.check_plain(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        files.check_plain(tmp_path / "none")
+    assert files.is_folder(tmp_path)
+    assert not files.is_folder(tmp_path / ("n" * 300))

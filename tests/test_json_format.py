@@ -13,7 +13,7 @@ import pytest
 
 from scale_cl import results
 from scale_cl.errors import CheckpointError, ResultError, ScaleClError
-from scale_cl.json_format import Format
+from scale_cl.json_format import Format, parsed
 from scale_cl.training import checkpoint
 from scale_cl.training.config import resolve
 from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
@@ -99,11 +99,31 @@ def test_a_newer_file_is_refused_with_what_to_do(kind: Kind, tmp_path: Path) -> 
     assert refused(kind, path) == f"{path} has schema 99, this version reads up to {known}: use a newer scale-cl"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\x80", b'{"schema": 1', b"[" * 100_000, b"1" * 5000])
-def test_what_is_no_json_is_damaged(kind: Kind, content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is not JSON"),
+        (b"{", "it is not JSON"),
+        (b'{"schema": 1', "it is not JSON"),
+        (b"\x80", "it is not UTF-8 text: byte 0"),
+        (b"[" * 100_000, "it is nested too deeply"),
+        (b"1" * 5000, "it holds a number of 5000 digits"),
+        (b'{"x": ' + b"9" * 400 + b"}", "it holds a number of 400 digits"),
+        (b"[NaN]", "it holds NaN, which is not a finite number"),
+        (b"[1e999]", "it holds 1e999, which is not a finite number"),
+        (b'["\\ud800"]', "it holds half a character (a lone surrogate)"),
+    ],
+)
+def test_what_is_no_json_or_cannot_be_written_again_is_damaged(
+    kind: Kind, content: bytes, reason: str, tmp_path: Path
+) -> None:
     path = kind.write(tmp_path)
     path.write_bytes(content)
-    assert refused(kind, path) == f"{path} is damaged: it is not JSON"
+    assert refused(kind, path) == f"{path} is damaged: {reason}"
+
+
+def test_a_character_of_two_surrogates_and_numbers_of_64_bits_are_read() -> None:
+    assert parsed(rb'["\ud83d\ude00", -9223372036854775808, 1e-400]') == ["\N{GRINNING FACE}", -(2**63), 0.0]
 
 
 def test_what_cannot_be_read_at_all_is_said(kind: Kind, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ class ScaleClError(Exception):
 
     def __str__(self) -> str:
         """The message as one line; what a terminal cannot show, or would obey, is escaped."""
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
+        return printable(super().__str__())
 
 
 class ConfigError(ScaleClError, ValueError):
@@ -61,6 +61,29 @@ class DivergenceError(ScaleClError, ArithmeticError):
 
 class Interrupted(ScaleClError):
     """The run was asked to stop and has saved its state; the command line exits with 75."""
+
+
+def printable(text: object) -> str:
+    """A text on one line; what a terminal cannot show, or would obey, is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def shown(value: object) -> str:
+    """The beginning of a value's representation; a number of thousands of digits has none."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else f"{text[:80]}..."
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written to a file; a file's name in other bytes cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def one_line(error: BaseException) -> str:

@@ -1,12 +1,14 @@
-"""Files: atomic writes (whole or not at all), checksums, and a lock that dies with its process."""
+"""Files: atomic writes (whole or not at all), bounded reads, checksums, and a lock that dies with its process."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,34 @@ def first_free(path: Path, is_taken: Callable[[Path], bool] = Path.exists) -> Pa
     return candidate
 
 
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a folder of this name; False for a name that none can have, as it is too long."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for such a name
+
+
+class TooLargeError(OSError):
+    """A file is larger than what it is taken for ever is."""
+
+
+def check_plain(path: str | os.PathLike[str]) -> int:
+    """Bytes of the plain file at `path`; OSError for a folder, and for a pipe or device, which might never end."""
+    found = os.stat(path)  # noqa: PTH116 - a path as text is not made a Path for this, as there may be a million
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a plain file", os.fspath(path))
+    return found.st_size
+
+
+def read_plain(path: str | os.PathLike[str], largest: int) -> bytes:
+    """The content of a plain file; TooLargeError, before more is read, if it has more than `largest` bytes."""
+    size = check_plain(path)
+    if size > largest:
+        raise TooLargeError(errno.EFBIG, f"it is larger than {largest} bytes", os.fspath(path))
+    with Path(path).open("rb") as file:
+        return file.read(size)
+
+
 def sha256(path: str | os.PathLike[str]) -> str:
     """Hexadecimal SHA-256 of a file's content."""
     return digest(path, "sha256")
@@ -69,6 +99,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 def digest(path: str | os.PathLike[str], algorithm: str) -> str:
     """Hexadecimal checksum of a file's content by any algorithm of hashlib."""
+    check_plain(path)
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import reprlib
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scale_cl import files
 from scale_cl.errors import ScaleClError
+
+_MOST_DIGITS = 20  # of a whole number: those of 64 bits have 19
+_SURROGATE = re.compile(r"\\u[dD]")
 
 
 @dataclass(frozen=True)
@@ -33,20 +38,17 @@ class Format:
 
     def _parsed(self, path: Path) -> Any:
         try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe would never end
-                raise self.error(f"{path} cannot be read: it is not a plain file")
-            if found.st_size > self.largest:
-                raise self.error(f"{path} is larger than {self.largest} bytes: it is not {self.what}")
-            return json.loads(path.read_bytes())
+            return parsed(files.read_plain(path, self.largest))
         except FileNotFoundError:
             raise self.error(self.missing.format(path=path)) from None
+        except files.TooLargeError:
+            raise self.error(f"{path} is larger than {self.largest} bytes: it is not {self.what}") from None
         except OSError as error:
             raise self.error(f"{path} cannot be read: {error.strerror or error}") from None
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, self.error):
-                raise
+        except json.JSONDecodeError:
             raise self.error(f"{path} is damaged: it is not JSON") from None
+        except ValueError as error:  # also a null byte in the path
+            raise self.error(f"{path} is damaged: {error}") from None
 
     def checked(self, path: Path, content: Any) -> dict[str, Any]:
         """`content` of the file at `path`, if its kind and schema are those expected."""
@@ -63,6 +65,39 @@ class Format:
                 raise self.error(f"{path} holds a {kind!r}, expected a {self.kind!r}")
             raise foreign
         return dict(content)
+
+
+def parsed(data: bytes | str) -> Any:
+    """JSON content that can be written again; ValueError, a JSONDecodeError if it is no JSON at all.
+
+    Refused are NaN, infinity, whole numbers of hundreds of digits, half characters (lone surrogates) and deep nesting.
+    """
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text: byte {error.start}") from None
+    try:
+        content = json.loads(text, parse_int=_whole, parse_float=_number, parse_constant=_number)
+        if _SURROGATE.search(text):
+            json.dumps(content, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character (a lone surrogate)") from None
+    return content
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"it holds a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds {text[:40]}, which is not a finite number")
+    return value
 
 
 @contextmanager

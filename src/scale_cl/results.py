@@ -302,7 +302,7 @@ def _head(kind: str, seed: SeedResult) -> dict[str, Any]:
 
 def read(path: Path) -> RunResult:
     """Read a `result.json`, or the one in a directory; ResultError if it is missing, damaged, foreign or newer."""
-    path = path / RESULT_NAME if path.is_dir() else path
+    path = path / RESULT_NAME if files.is_folder(path) else path
     content = _load(path, "run")
     with reporting_damage(path, ResultError):
         count = len(content["seeds"])

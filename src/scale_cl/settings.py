@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, Union
 
-from scale_cl.errors import ConfigError
+from scale_cl.errors import ConfigError, is_utf8, shown
 
 S = TypeVar("S", bound="Settings")
 
@@ -92,7 +92,7 @@ def parse_text(cls: type[Settings], field: str, text: str, *, section: str = "")
         value = _read_as(alternative, text)
         if value is not _UNREADABLE:
             return _checked(kind, limits, value, label)
-    raise ConfigError(f"{label}: {text!r} is not {_kind_names(kind)}{_with_a_point(kind, text)}")
+    raise ConfigError(f"{label}: {shown(text)} is not {_kind_names(kind)}{_with_a_point(kind, text)}")
 
 
 def explain(cfg: Settings) -> list[Explained]:
@@ -145,7 +145,7 @@ def _checked(kind: Any, limits: Mapping[str, Any], value: object, label: str) ->
         if fitted is not _UNREADABLE:
             _check_range(limits, fitted, label)
             return fitted
-    raise ConfigError(f"{label}: {value!r} is not {_kind_names(kind)}")
+    raise ConfigError(f"{label}: {shown(value)} is not {_kind_names(kind)}")
 
 
 def _fit(kind: Any, value: object) -> object:
@@ -172,11 +172,15 @@ def _check_range(limits: Mapping[str, Any], value: object, label: str) -> None:
         for member in value:
             _check_range(limits, member, label)
         return
+    if isinstance(value, str) and not is_utf8(value):
+        raise ConfigError(f"{label}: {shown(value)} is not UTF-8 text, so no file can hold it; rename it")
     choices = limits.get("choices")
     if choices is not None and value is not None and value not in choices:
-        raise ConfigError(f"{label}: {value!r} is not one of {', '.join(str(c) for c in choices)}")
+        raise ConfigError(f"{label}: {shown(value)} is not one of {', '.join(str(c) for c in choices)}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ConfigError(f"{label}: {shown(value)} is out of range, numbers have at most 18 digits")
     if not math.isfinite(value):
         raise ConfigError(f"{label}: {value!r} is not a finite number")
     low, high, above, below = (limits.get(k) for k in ("low", "high", "above", "below"))
@@ -187,7 +191,7 @@ def _check_range(limits: Mapping[str, Any], value: object, label: str) -> None:
         and (below is None or value < below)
     )
     if not right:
-        raise ConfigError(f"{label}: {value!r} is out of range, it must be {_range_words(limits)}")
+        raise ConfigError(f"{label}: {shown(value)} is out of range, it must be {_range_words(limits)}")
 
 
 def _range_words(limits: Mapping[str, Any]) -> str:

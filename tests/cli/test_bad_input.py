@@ -33,7 +33,7 @@ def assert_refused(finished: Any, *parts: str, leaving: set[str] | None = None) 
         (["--learner", "SCALE"], ["unknown learner 'SCALE'", "did you mean 'scale'?"]),
         (["--learner", "Scale_EMA"], ["did you mean 'scale-ema'?"]),
         (["--stream", "PMNIST"], ["unknown stream 'PMNIST'", "did you mean 'pmnist'?"]),
-        (["--stream", ""], ["unknown stream ''", "known are digits"]),
+        (["--stream", ""], ["--stream is empty"]),
         (["--stream", "x" * 5000], ["unknown stream", "known are digits"]),
         (["--set", "inner_lrr=0.1"], ["unknown setting 'learner.inner_lrr'", "did you mean 'inner_lr'?"]),
         (["--set", "run.sedes=3"], ["unknown setting 'run.sedes'", "did you mean 'seeds'?"]),

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ import scale_cl
 from scale_cl import ContinualClassifier, results, streams
 from scale_cl.estimator import model_file
 from scale_cl.export.from_run import learner_of_run
-from scale_cl.reports import collect, sections
+from scale_cl.reports import collect, sections, write_report
 from scale_cl.reports.charts import charts
 from scale_cl.reports.tables import tables
 from scale_cl.streams.images import read_images
@@ -32,6 +33,7 @@ from scale_cl.training.config import resolve
 from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
 from tests.fuzzing.mutations import mutated_bytes, mutated_json, mutated_tensors
 
+RIGHT = 0.52  # share of inputs with right checksums; half of any thousands have one
 SETTINGS = ("memory=4", "replay=4", "backbone=mlp-8-8")
 
 
@@ -48,26 +50,34 @@ class FileFormat(Protocol):
 
 
 class ResultFile:
-    """`result.json`."""
+    """`result.json`, in a folder with a sound one; of one in so many, the whole report is written."""
+
+    WHOLE = 500  # a report with its figures takes a second
 
     def __init__(self, folder: Path) -> None:
         config = resolve(learner="er", assignments=(*SETTINGS, "stream.tasks=2", "run.evaluate_every=20"))
-        scale_cl.run(config, out=folder)
-        self._folder, self._path = folder, folder / results.RESULT_NAME
-        self._text = self._path.read_bytes()
+        scale_cl.run(config, out=folder / "sound")
+        self._folder, self._path = folder, folder / "odd" / results.RESULT_NAME
+        self._text = (folder / "sound" / results.RESULT_NAME).read_bytes()
+        self._path.parent.mkdir()
+        self._whole = False
 
     def write(self, draw: Random) -> bool:
+        self._whole = draw.randrange(self.WHOLE) == 0
         self._path.write_bytes(_mutated_text(self._text, draw))
         return False
 
     def use(self) -> Iterator[str]:
-        found = results.read(self._folder)
-        yield "read"
-        found.line()
-        for section in sections(collect(self._folder)):
+        collection = collect(self._folder)
+        for section in sections(collection):
             tables(section)
             charts(section)
-        yield "in a table"
+        if self._whole:
+            assert write_report(collection, self._folder / "report").page.stat().st_size > 0
+            yield "in a report"
+        found = results.read(self._path)
+        found.line()
+        yield "in a report" if self._whole else "in a table"
 
 
 class NoteFile:
@@ -103,7 +113,7 @@ class CheckpointFile:
 
     def write(self, draw: Random) -> bool:
         text, data = self._sound
-        if right := draw.random() < 0.5:
+        if right := draw.random() < RIGHT:
             content = json.loads(text)
             if draw.random() < 0.5:
                 data = mutated_tensors(data, draw)
@@ -146,7 +156,7 @@ class EstimatorFile:
         self._data, self._inputs = self._path.read_bytes(), x[:2]
 
     def write(self, draw: Random) -> bool:
-        if right := draw.random() < 0.5:
+        if right := draw.random() < RIGHT:
             data = self._data if draw.random() < 0.5 else mutated_tensors(self._data, draw)
             size = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + size])
@@ -233,6 +243,7 @@ class ManifestFile:
 
     def __init__(self, folder: Path) -> None:
         self._path, rows = folder / "m.csv", ["path,label,task,split"]
+        os.mkfifo(folder / "pipe.png")
         for i in range(8):
             Image.fromarray(np.full((4, 4), i, np.uint8)).save(folder / f"{i}.png")
             rows.append(
@@ -249,6 +260,7 @@ class ManifestFile:
                     "",
                     "x",
                     "0.png",
+                    "pipe.png",
                     "..",
                     "/dev/zero",
                     "a\0b",
@@ -299,7 +311,7 @@ class ImageFile:
         self._sound["jpg"] = data.getvalue()
 
     def write(self, draw: Random) -> bool:
-        if right := draw.random() < 0.5:
+        if right := draw.random() < RIGHT:
             kind, data = "png", _png(self._sound["png"], draw)
         else:
             kind = draw.choice(sorted(self._sound))

@@ -23,7 +23,8 @@ from tests.fuzzing.formats import FORMATS, FileFormat
 
 RECORDS = Path(__file__).parents[2] / ".soak"
 _SECONDS = 30  # that one input may take on a busy machine
-_MEMORY = 1 << 30  # bytes that one input may add to the process
+_MEMORY = 640 << 20  # bytes that one input may add to the process
+_LONGEST = 12_000  # characters of a message; a path of 5,000 may be named twice
 _RECORDED = 1000  # inputs between two records
 
 
@@ -40,7 +41,7 @@ def once(kind: FileFormat, name: str, seed: int) -> str:
         for stage in kind.use():
             reached = stage
     except ScaleClError as error:
-        end = "refused" if str(error).isprintable() else "refused in an unprintable way"
+        end = _refusal(str(error))
     except BaseException as error:
         error.add_note(f"the input is {name} {seed}")
         raise
@@ -48,6 +49,15 @@ def once(kind: FileFormat, name: str, seed: int) -> str:
         signal.setitimer(signal.ITIMER_REAL, 0)
     assert end in ("accepted", "refused"), f"{name} {seed} was {end}"
     return f"{'right checksum, ' if right else ''}{reached}, {end}"
+
+
+def _refusal(message: str) -> str:
+    """How an input was refused; for want of memory means that too much was asked for before anybody looked."""
+    if not message.isprintable():
+        return "refused in an unprintable way"
+    if len(message) > _LONGEST:
+        return "refused at great length"
+    return "refused for want of memory" if "alloc" in message or "MemoryError" in message else "refused"
 
 
 def tried(name: str, folder: Path, first: int, count: int) -> Counter[str]:

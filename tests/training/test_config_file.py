@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.training.config import read_config_file
+from scale_cl.training.config import read_config_file, resolve
 
 
 def read(folder: Path, text: str, name: str = "c.yaml") -> dict[str, dict[str, Any]]:
@@ -53,10 +53,12 @@ def test_a_result_gives_its_config(tmp_path: Path) -> None:
         ("run: &x {a: 1}\nlearner: *x\n", "line 2: aliases"),
         ("run: {[1]: 2}\n", r"line 1: \[1\] is not a name"),
         ("run: {1: 2}\n", "section 'run' must hold named values"),
-        ("run: !!python/name:os.system\n", "line 1: could not determine a constructor"),
+        ("run: !!python/name:os.system\n", "line 1: tags"),
         ("--- 1\n--- 2\n", "line 2: "),
-        ("run: 2024-99-99\n", "not YAML"),
-        ("[" * 5000, "c.yaml"),
+        ("run: 2024-99-99\n", "section 'run' must hold named values"),
+        ("[" * 5000, "c.yaml: it is nested too deeply"),
+        ("run: !x {a: 1}\n", "line 1: tags"),
+        ("run: !!binary x\n", "line 1: tags"),
         ("runs: {}\n", "unknown section 'runs'; did you mean 'run'"),
     ],
 )
@@ -69,3 +71,21 @@ def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path: Path, text: str
 def test_what_is_wrong_in_json_is_said_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"c\.json is not JSON, line 2: "):
         read(tmp_path, '{\n "run": }', "c.json")
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 5000, "9" * 400, "1:" * 3000 + "1", "1:30", "0x" + "f" * 9000, "0b1", "017", "2001-01-01", "1e400"]
+)
+def test_numbers_beyond_all_measure_or_of_another_base_are_no_numbers(tmp_path: Path, number: str) -> None:
+    (tmp_path / "c.yaml").write_text(f"run: {{seeds: {number}}}")
+    with pytest.raises(ConfigError, match=r"run\.seeds: .* is not a whole number") as error:
+        resolve(file=tmp_path / "c.yaml")
+    assert len(str(error.value)) < 200
+
+
+def test_numbers_are_read_as_people_write_them(tmp_path: Path) -> None:
+    text = "run: {seeds: 1_000, batch_size: 0x10, checkpoint_seconds: 1e2}\nlearner: {inner_lr: .5, clip: +1.5e-1}"
+    (tmp_path / "c.yaml").write_text(text)
+    config = resolve(file=tmp_path / "c.yaml")
+    assert (config.run.seeds, config.run.batch_size, config.run.checkpoint_seconds) == (1000, 16, 100.0)
+    assert config.as_dict()["learner"]["inner_lr"] == 0.5

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scale_cl.errors import ScaleClError
+import scale_cl
+from scale_cl.errors import CheckpointError, ScaleClError
+from scale_cl.export.from_run import learner_of_run
 from scale_cl.learners import Scale, State
 from scale_cl.streams import TaskInfo
 from scale_cl.training import checkpoint
+from scale_cl.training.config import resolve
 from tests.learners.sameness import differences
 from tests.learners.tiny import SPLIT, batch, teach
+from tests.training.allocations import peak_bytes
 from tests.training.test_checkpoint import example
 
 plain = st.recursive(
@@ -101,3 +107,47 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     with pytest.raises(ScaleClError, match="is not a safetensors file"):
         checkpoint.read(path)
     assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda meta: meta["tasks"][0].__setitem__(1, 2**31 - 1), "classes and heads of"),
+        (lambda meta: meta["tasks"].extend([f"t{i}", 2] for i in range(10**5)), "100002 tasks"),
+        (lambda meta: meta["shapes"].update(x=[2**40]), "the shapes of its modules are not those of its tasks"),
+    ],
+)
+def test_a_state_that_claims_more_than_it_holds_is_refused_before_anything_is_allocated(
+    change: Callable[[Any], object], part: str
+) -> None:
+    state, learner = taught(1, 2).state_dict(), teach(Scale(SPLIT, seed=2), tasks=1)
+    change(state["meta"])
+
+    def load() -> None:
+        with pytest.raises(CheckpointError, match=part):
+            learner.load_state_dict(state)
+
+    assert peak_bytes(load) < 64 << 20
+    assert differences(learner, taught(2, 1)) == []
+
+
+def test_the_model_of_a_run_is_compared_with_its_settings_before_it_is_made(tmp_path: Path) -> None:
+    tiny = ("memory=4", "replay=4", "backbone=mlp-8-8", "stream.tasks=1", "run.keep_state=true")
+    scale_cl.run(resolve(learner="er", assignments=tiny), out=tmp_path)
+    assert learner_of_run(tmp_path).learner.tasks
+    (path,) = checkpoint.found(tmp_path / "checkpoints" / "seed-0")
+    for setting, value in (("memory", 10**9), ("backbone", "mlp-99999-99999")):
+        content = json.loads(path.read_text())
+        content["position"]["config"]["learner"][setting] = value
+        del content["checksum"]
+        path.write_text(json.dumps({**content, "checksum": checkpoint.checksum(content)}))
+        with pytest.raises(CheckpointError, match=r"state does not fit its settings|keeps 1000000000 per task"):
+            learner_of_run(tmp_path)
+
+
+def test_the_tensors_of_a_checkpoint_are_a_plain_file(tmp_path: Path) -> None:
+    path = checkpoint.write(tmp_path, example())
+    path.with_suffix(".safetensors").unlink()
+    os.mkfifo(path.with_suffix(".safetensors"))
+    with pytest.raises(CheckpointError, match="it is not a plain file"):
+        checkpoint.read(path)

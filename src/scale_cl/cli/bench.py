@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     pass
 
@@ -81,21 +83,21 @@ def bench(
         root=data,
     )
     before = read_history(history) if save or compare else []
-    entry = measure(settings, arguments=sys.argv[1:], say=lambda line: typer.echo(line, err=True))
+    entry = measure(settings, arguments=sys.argv[1:], say=lambda line: say(line, err=True))
     directory = out or new_directory("bench")
     write_json(directory / "bench.json", entry)
     draw(entry, directory / "bench.png")
     if save:
         append_history(history, entry)
     for line in _lines(entry):
-        typer.echo(line)
+        say(line)
     if compare:
         lines, none = comparison(entry, before), f"{history} has no benchmark of this kind of machine"
-        typer.echo("")
-        typer.echo("a ratio above 1 is slower or larger" if lines else none)
+        say("")
+        say("a ratio above 1 is slower or larger" if lines else none)
         for line in lines:
-            typer.echo(line)
-    typer.echo(f"wrote {directory / 'bench.json'} and bench.png", err=True)
+            say(line)
+    say(f"wrote {directory / 'bench.json'} and bench.png", err=True)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -51,9 +53,9 @@ def list_learners() -> None:
     from scale_cl.learners import registry
 
     _print_lines(registry.names(), registry.describe)
-    typer.echo("")
+    say("")
     for line in property_lines():
-        typer.echo(line)
+        say(line)
 
 
 def property_lines() -> list[str]:
@@ -105,7 +107,7 @@ def _print_lines(names: list[str], describe: Callable[[str], str]) -> None:
             description = describe(name)
         except ConfigError as error:  # one broken package must not hide the others
             description = f"cannot be used: {error}"
-        typer.echo(f"{name:{width}}  {description}")
+        say(f"{name:{width}}  {description}")
 
 
 def show(
@@ -130,7 +132,7 @@ def show(
     from scale_cl.training.config import resolve
 
     resolved = resolve(stream=stream, learner=learner, file=config, assignments=assignments or (), preset=preset)
-    typer.echo(config_text(resolved))
+    say(config_text(resolved))
 
 
 def config_text(config: Config) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     from scale_cl.streams.fetch import Report
     from scale_cl.streams.sources.source import Progress, Source
@@ -28,7 +30,7 @@ def list_data(data: Root = None) -> None:
     from scale_cl.streams import catalog, data_root
 
     root = data_root(data)
-    typer.echo(f"data root: {root}")
+    say(f"data root: {root}")
     width = max(map(len, catalog.ENTRIES))
     for name in catalog.ENTRIES:
         source = catalog.source_of(name)
@@ -38,7 +40,7 @@ def list_data(data: Root = None) -> None:
             state = "there"
         else:
             state = "missing: " + (f"scale-cl data get {name}" if source.downloads else "place its files yourself")
-        typer.echo(f"{name:{width}}  {source.title:20} {state}")
+        say(f"{name:{width}}  {source.title:20} {state}")
 
 
 @app.command("get")
@@ -54,18 +56,18 @@ def get(name: Name, data: Root = None) -> None:
 
     source = _source(name)
     if source.embedded:
-        typer.echo(source.placing)
+        say(source.placing)
         return
     root = data_root(data)
     if not source.downloads:
         if source.present(root):
-            typer.echo(f"{source.title} is in {root} already; `scale-cl data check {name}` looks at every file")
+            say(f"{source.title} is in {root} already; `scale-cl data check {name}` looks at every file")
             return
         raise FetchError(f"{source.title} is not downloaded by scale-cl; put it in {root}: {source.placing}")
     with _download_bars(root) as report:
         lines = fetch(source, root, report=report)
     for line in lines:
-        typer.echo(line)
+        say(line)
 
 
 @app.command("check")
@@ -85,7 +87,7 @@ def check(name: Name, data: Root = None) -> None:
     except OSError as error:
         raise DataError(f"{source.title} cannot be read in {root}: {error}") from error
     for found in findings:
-        typer.echo(f"{'ok ' if found.good else 'BAD'}  {found.path}: {found.text}")
+        say(f"{'ok ' if found.good else 'BAD'}  {found.path}: {found.text}")
     if bad := [found for found in findings if not found.good]:
         raise DataError(f"{source.title} in {root} is not whole: {len(bad)} of {len(findings)} checks failed")
 

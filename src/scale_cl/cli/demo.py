@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
 
@@ -28,7 +30,7 @@ def demo(
     from scale_cl.training.run_directory import RunRequest
 
     if not quiet:
-        typer.echo(
+        say(
             "Ten tasks arrive one after another: the same 8x8 digits, pixels shuffled differently for each task.\n"
             "Every sample is seen once. Fine-tuning keeps nothing; SCALE keeps 50 samples per task.\n"
         )
@@ -39,7 +41,7 @@ def demo(
         typer.echo(f"scale-cl: {stopped}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     _print_table(results)
-    typer.echo(
+    say(
         "\nACC: accuracy over all tasks at the end. FM: how much of the best was forgotten.\n"
         "LA: accuracy right after learning each task.\n"
         "First task: its accuracy when just learnt → at the end.\n"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -73,16 +75,16 @@ def export(
         export_files.check_free(path, form, force=force)
     for subject, path in zip(subjects, paths, strict=True):
         done = export_files.write(subject, path, form, force=force)
-        typer.echo(
+        say(
             f"wrote {done.path}: task {done.task}, {len(done.classes)} classes, {-(-done.size // 1000)} kB; logits are "
             f"the learner's within {done.difference:.1e} on {done.samples} samples"
         )
     if trained is not None:
         kept = trained.kept
         if kept.unfinished is not None and set(kept.in_midst) & {subject.task for subject in subjects}:
-            typer.echo(kept.unfinished, err=True)
+            say(kept.unfinished, err=True)
         if task == ALL and kept.unseen:
-            typer.echo(f"no file for tasks that the run has not reached: {', '.join(kept.unseen)}", err=True)
+            say(f"no file for tasks that the run has not reached: {', '.join(kept.unseen)}", err=True)
 
 
 def _model(source: Path, seed: int | None) -> tuple[list[str], Callable[[str], Subject], Trained | None]:

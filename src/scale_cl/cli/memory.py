@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from scale_cl.cli import say
+
 app = typer.Typer(
     no_args_is_help=True, help="List, export and delete a run's stored samples. They may be personal data."
 )
@@ -28,12 +30,12 @@ def list_samples(
     for number, folder in _folders(directory, seed):
         saved = newest(folder)
         there = listed(saved)
-        typer.echo(f"seed {number}: {len(there)} samples")
+        say(f"seed {number}: {len(there)} samples")
         for name, _ in saved.state["meta"]["tasks"]:
             own = [s for s in there if s.task == name]
-            typer.echo(f"  {name}: {len(own)}")
+            say(f"  {name}: {len(own)}")
             for sample in own if samples else ():
-                typer.echo(f"    {sample.id}  label {sample.label}")
+                say(f"    {sample.id}  label {sample.label}")
 
 
 @app.command()
@@ -67,7 +69,7 @@ def export(
             files.write_json(to / f"seed-{number}" / "samples.json", [vars(s) for s in picked])
         except OSError as error:
             raise CheckpointError(f"samples cannot be written to {to}: {error.strerror or error}") from error
-        typer.echo(f"seed {number}: {len(picked)} samples written to {to / f'seed-{number}'}")
+        say(f"seed {number}: {len(picked)} samples written to {to / f'seed-{number}'}")
 
 
 @app.command()
@@ -93,7 +95,7 @@ def delete(
     with RunDirectory(directory).claimed(force=True):
         for number, folder in _folders(directory, seed):
             count = memory_editing.delete(folder, ids=sample or (), tasks=task or ())
-            typer.echo(f"seed {number}: {count} samples deleted")
+            say(f"seed {number}: {count} samples deleted")
 
 
 def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:

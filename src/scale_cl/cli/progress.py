@@ -12,6 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from scale_cl.errors import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -204,7 +206,7 @@ def _named(seeds: Sequence[int]) -> str:
 
 
 def _write(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 class Bar(Spoken):

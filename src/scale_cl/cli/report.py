@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scale_cl.cli import say
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,11 +36,11 @@ def report(
 
     written = write_report(collect(directory), out or directory)
     for gap in written.gaps:
-        typer.echo(f"gap: {gap.name}: {gap.reason}", err=True)
+        say(f"gap: {gap.name}: {gap.reason}", err=True)
     if not quiet:
         figures = sum(path.suffix == ".pdf" for path in written.files)
-        typer.echo(f"wrote tables.md, tables.tex and {figures} figures to {out or directory}", err=True)
-    typer.echo(written.page)
+        say(f"wrote tables.md, tables.tex and {figures} figures to {out or directory}", err=True)
+    say(written.page)
 
 
 def compare(
@@ -57,7 +59,7 @@ def compare(
     collection = collect(*directories)
     parts = sections(collection)
     for gap in [*collection.gaps, *(gap for section in parts for gap in section.gaps)]:
-        typer.echo(f"gap: {gap.name}: {gap.reason}", err=True)
+        say(f"gap: {gap.name}: {gap.reason}", err=True)
     console = Console()
     tables = [_terminal_table(section, longest=30 if console.width >= 100 else 12) for section in parts]
     if not console.is_terminal:  # a file may be as wide as needed
@@ -65,7 +67,7 @@ def compare(
         console.width = max(console.width, *(console.measure(table, options=wide).maximum for table in tables))
     for table in tables:
         console.print(table)
-    typer.echo("Percent, mean ± deviation over seeds; s: training seconds per seed.")
+    say("Percent, mean ± deviation over seeds; s: training seconds per seed.")
 
 
 def _terminal_table(section: Section, *, longest: int) -> Table:

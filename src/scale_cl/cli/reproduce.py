@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scale_cl.cli import say
 from scale_cl.cli.progress import clock
+from scale_cl.errors import printable
 
 if TYPE_CHECKING:
     from scale_cl.experiments.engine import Outcome, TableLine
@@ -120,7 +122,7 @@ def reproduce(
         try:
             execute_plan(plan, chosen.engine, slots=at_once, listener=progress)
         except KeyboardInterrupt:
-            typer.echo("\nstopped; finished runs are kept, and the same command continues", err=True)
+            say("\nstopped; finished runs are kept, and the same command continues", err=True)
             raise typer.Exit(INTERRUPTED) from None
     for name in wanted:
         _conclude(name, plan, out, data, gpu=chosen.gpu)
@@ -181,7 +183,7 @@ def _show(plan: ExperimentPlan, *, slots: int, gpu: bool, out: Path, to_stderr: 
     if alone:
         how = "all one after another" if alone == len(plan.runs) else f"{how}, {alone} one after another"
     line = f"{runs} to do, {how}, about {clock(seconds)}; {done} seeds done already{shared}; in {out}"
-    typer.echo(line, err=to_stderr)
+    say(line, err=to_stderr)
 
 
 class _Progress:
@@ -201,12 +203,18 @@ class _Progress:
         if self._live:
             running = "; ".join(f"{title} {100 * part:.0f} %" for title, part in self._running.values())
             shown = f"{running}{self._left()}"[: shutil.get_terminal_size().columns - 1]
-            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
+            self._clear()
+            print(printable(shown), end="", file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        """Begin the live line anew."""
+        if self._live:
+            print("\r\x1b[K", end="", file=sys.stderr)
 
     def retried(self, run: PlannedRun, reason: str) -> None:
         self._running.pop(run.folder, None)
-        start = "\r\x1b[K" if self._live else ""
-        typer.echo(f"{start}{run.title}: begins again; {reason}", err=True)
+        self._clear()
+        say(f"{run.title}: begins again; {reason}", err=True)
 
     def ended(self, outcome: Outcome) -> None:
         from scale_cl.results import read
@@ -219,9 +227,9 @@ class _Progress:
         else:
             result = f"failed: {outcome.error}"
             self.failed.append(outcome)
-        start = "\r\x1b[K" if self._live else ""
+        self._clear()
         count = f"[{self._ended}/{len(self._weights)}]"
-        typer.echo(f"{start}{count} {outcome.run.title}: {result}{self._left()}", err=True)
+        say(f"{count} {outcome.run.title}: {result}{self._left()}", err=True)
 
     def _left(self) -> str:
         """Remaining time at the pace so far; a run counts as much as its estimated time."""
@@ -245,31 +253,31 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
 
         for winner in winners(plan.experiment(name), done, out):
             counted = f"{winner.finished} of {winner.points} points"
-            typer.echo(f"best on {winner.stream}, {counted}: ACC {winner.accuracy:.1f}, wrote {winner.config}")
+            say(f"best on {winner.stream}, {counted}: ACC {winner.accuracy:.1f}, wrote {winner.config}")
     if name == "claims":
         from scale_cl.experiments.claims import measure_claims
 
         for claim in measure_claims(plan.experiment(name), done, out, data):
-            typer.echo(claim.line)
-            typer.echo("wrote " + ", ".join(map(str, claim.files)), err=True)
+            say(claim.line)
+            say("wrote " + ", ".join(map(str, claim.files)), err=True)
 
 
 def _print_lines(name: str, lines: list[TableLine]) -> None:
     from scale_cl.experiments.definitions import EXPERIMENTS
 
-    typer.echo(f"{name}: {EXPERIMENTS[name].line}")
+    say(f"{name}: {EXPERIMENTS[name].line}")
     rows = [("stream", "learner", "ACC", "FM", "seconds", "seeds")]
     rows += [(line.cell.config.stream.name, line.cell.name, *line.values) for line in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        typer.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _print_failures(failed: list[Outcome], data: Path | None) -> None:
     from scale_cl.experiments.planning import rerun_command
 
     if failed:
-        typer.echo(f"{len(failed)} run{'' if len(failed) == 1 else 's'} failed:", err=True)
+        say(f"{len(failed)} run{'' if len(failed) == 1 else 's'} failed:", err=True)
     for outcome in failed:
-        typer.echo(f"  {outcome.run.title}: {outcome.error}", err=True)
-        typer.echo(f"    {rerun_command(outcome.run, data)}", err=True)
+        say(f"  {outcome.run.title}: {outcome.error}", err=True)
+        say(f"    {rerun_command(outcome.run, data)}", err=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scale_cl.cli import progress
+from scale_cl.cli import progress, say
 
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
@@ -101,8 +101,8 @@ def run(
         many = "seed" if len(resolved.seeds) == 1 else "seeds"
         listed = ", ".join(map(str, resolved.seeds))
         what = f"{resolved.learner_name} on {resolved.stream.name}, {many} {listed}"
-        typer.echo(f"# would run {what}, into {directory.path}")
-        typer.echo(config_text(resolved))
+        say(f"# would run {what}, into {directory.path}")
+        say(config_text(resolved))
         return
     with directory.claimed(force=force):
         every = EVERY if track_every is None else track_every
@@ -134,7 +134,7 @@ def resume(
 
     The result is the one that it would have had without the stop.
     """
-    from scale_cl import trackers
+    from scale_cl import files, trackers
     from scale_cl.errors import CheckpointError, TrackerError
     from scale_cl.plugins import name_references
     from scale_cl.results import RESULT_NAME
@@ -144,11 +144,11 @@ def resume(
 
     named = {"scale_cl.streams": stream, "scale_cl.learners": learner, "scale_cl.backbones": backbone}
     name_references(named)
-    if not directory.is_dir():
+    if not files.is_folder(directory):
         raise CheckpointError(f"{directory} is not a directory; name the one that the run writes to")
     with RunDirectory(directory).claimed(force=True) as claimed:
         if claimed.finished:
-            typer.echo(f"{directory} is finished: its result is in {directory / RESULT_NAME}")
+            say(f"{directory} is finished: its result is in {directory / RESULT_NAME}")
             return
         request = claimed.request()
         request = replace(request, data=data or request.data)
@@ -216,14 +216,14 @@ def close(result: RunResult, directory: Path, *, quiet: bool) -> None:
     from scale_cl.training.kept_model import model_line
 
     if not quiet:
-        typer.echo(f"wrote {directory / RESULT_NAME}", err=True)
+        say(f"wrote {directory / RESULT_NAME}", err=True)
         by_task = _accuracies(result)
         if by_task:
-            typer.echo(by_task, err=True)
+            say(by_task, err=True)
         if result.boundaries_line():
-            typer.echo(result.boundaries_line(), err=True)
-        typer.echo(model_line(directory), err=True)
-    typer.echo(result.line())
+            say(result.boundaries_line(), err=True)
+        say(model_line(directory), err=True)
+    say(result.line())
 
 
 def _accuracies(result: RunResult) -> str:

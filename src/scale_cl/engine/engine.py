@@ -22,6 +22,7 @@ from scale_cl.engine.replay import Batch, ReplayMemory
 from scale_cl.engine.settings import LearnerConfig, State, StepStats
 from scale_cl.engine.turns import in_turn
 from scale_cl.engine.validation import (
+    check_heads,
     check_inputs,
     check_labels,
     check_memories,
@@ -364,6 +365,7 @@ class Engine(Predictor):
         self.broken_off = self.broken_off or "load_state_dict"
         try:
             check_plain_values(state["meta"], list(self.owned.memories))
+            check_heads(state["tensors"], state["meta"], shared=self.net.heads.shared)
             check_memories(state["tensors"], state["meta"])
             self._take_state(state)
             check_taken(state["tensors"], self._present_state()["tensors"])

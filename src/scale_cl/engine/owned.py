@@ -137,17 +137,21 @@ class Owned:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Everything declared as tensors by name, without rows that are only allocated ahead."""
-        saved = _named("net", self.net.state_dict())
+        saved = self.module_state()
         for name, state in self.all_states().items():
             saved |= _named(name, self._trimmed(state))
         for name, memory in self.memories.items():
             saved |= {f"{name}.{key}": t for key, t in memory.state_dict().items()}
-        modules: dict[str, nn.Module | None] = {name: part.module for name, part in self.parts.items()}
-        modules |= {name: teacher.module for name, teacher in self.teachers.items()}
-        modules |= self.task_modules
-        for name, module in modules.items():
-            saved |= {} if module is None else _named(name, module.state_dict())
+        for name, teacher in self.teachers.items():
+            saved |= {} if teacher.module is None else _named(name, teacher.module.state_dict())
         return saved | {name: plain_copy(t) for name, (t, _) in self.tensors.items()}
+
+    def module_state(self) -> dict[str, Tensor]:
+        """The tensors of all networks in use by name."""
+        modules: dict[str, nn.Module | None] = {name: part.module for name, part in self.parts.items()}
+        modules |= {"net": self.net, **self.task_modules}
+        named = (_named(name, module.state_dict()) for name, module in modules.items() if module is not None)
+        return {name: t for own in named for name, t in own.items()}
 
     def shapes(self) -> dict[str, Any]:
         """Plain values from which modules of a single task and teachers are made again."""

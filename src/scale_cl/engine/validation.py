@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -73,6 +73,29 @@ def check_plain_values(meta: Mapping[str, Any], memories: list[str] | None = Non
         raise CheckpointError("state is damaged: its memories are not a list of names")
     if memories is not None and kept != memories:
         raise CheckpointError(f"state does not fit this learner: it has the memories {kept}, expected {memories}")
+
+
+def check_heads(tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, shared: bool) -> None:
+    """The heads in a state have room for its tasks, so that no more is allocated for them than the state holds."""
+    heads, tasks = tensors.get("net.heads.bias.data"), meta["tasks"]
+    if heads is None or heads.dim() != 2:
+        raise CheckpointError("state does not fit this learner: it has no heads; make it with the same config")
+    widest = max((classes for _, classes in tasks), default=0)
+    if widest > heads.shape[1] or len(heads) != (min(len(tasks), 1) if shared else len(tasks)):
+        raise CheckpointError(
+            f"state is damaged: it has {len(tasks)} tasks of up to {widest} classes and heads of {list(heads.shape)}"
+        )
+    if any(type(n) is not int or not 0 <= n <= max(widest, len(tasks)) for n in _leaves(meta.get("shapes"))):
+        raise CheckpointError("state is damaged: the shapes of its modules are not those of its tasks")
+
+
+def _leaves(value: Any) -> Iterator[object]:
+    """What the lists and dictionaries of JSON content hold, null left out."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(inner, dict | list):
+            yield from _leaves(inner)
+        elif inner is not None:
+            yield inner
 
 
 def check_memories(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -11,21 +11,28 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import scale_cl
 from scale_cl import files
-from scale_cl.errors import CheckpointError, ConfigError, ScaleClError
+from scale_cl.engine import State
+from scale_cl.engine.weightless import check_before_making
+from scale_cl.errors import CheckpointError, ConfigError, ScaleClError, one_line
 from scale_cl.estimator.samples import InputFormat
 from scale_cl.estimator.tasks import ClassBook
+from scale_cl.json_format import parsed
+from scale_cl.learners import registry
 from scale_cl.plugins import reference_to
 from scale_cl.settings import as_dict
+from scale_cl.streams import InputSpec
+from scale_cl.streams.from_arrays import Layout
 from scale_cl.training.checkpoint import Images, Model, SavedTask, describe_model, described_model
 from scale_cl.training.checkpointing import on_this_device
 from scale_cl.training.kept_model import kept_model
@@ -38,6 +45,7 @@ E = TypeVar("E", bound="ContinualClassifier")
 SCHEMA = 2
 _KEY = "scale_cl_estimator"
 _NOT_STORED = ("device", "threads")  # they belong to the machine
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError, MemoryError)
 
 
 def save(estimator: ContinualClassifier, path: str | os.PathLike[str]) -> None:
@@ -90,7 +98,9 @@ def load(
     stored = read(path)
     content, tensors = stored.content, dict(stored.tensors)
     if content.get("class") != cls.__name__:
-        raise CheckpointError(f"{os.fspath(path)} was written by {content.get('class')!r}: load it with that class")
+        raise CheckpointError(
+            f"{os.fspath(path)} was written by {str(content.get('class'))[:100]}: load it with that class"
+        )
     if content.get("own_backbone") and backbone is None:
         raise ConfigError(f"{os.fspath(path)} was trained with a backbone of its own: give it again, backbone=...")
     _check_learner(os.fspath(path), content.get("own_learner"), learner)
@@ -101,6 +111,7 @@ def load(
         estimator = cls(**(params | {name: value for name, value in given.items() if value is not None}))
         origin, model = tensors.pop("origin", None), described_model(content["model"])
         centre = None if origin is None else origin.numpy().astype(np.float64)
+        _check_inputs(content, model.spec, centre)
         estimator.input_format_, estimator.seed_ = InputFormat(model.spec, centre), model.seed
         estimator.images_ = model.images
         estimator.labels_ = ClassBook.from_json(content["labels"])
@@ -108,22 +119,26 @@ def load(
             estimator.n_features_in_ = model.spec.shape[0]
         if content["feature_names"] is not None:
             estimator.feature_names_in_ = np.array(content["feature_names"], dtype=object)
-        estimator.learner_ = estimator.new_learner()
         own, recent = (
             {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             for prefix in ("learner.", "boundaries.")
         )
+        state: State = {"tensors": own, "meta": model.state["meta"]}
+        estimator.learner_ = _new_learner(estimator, model, state)
         fresh = estimator.learner_.state_dict()["tensors"]["rng"]
         if own["rng"].shape != fresh.shape:  # the generator of another kind of device cannot be continued
             own["rng"] = fresh
-        estimator.learner_.load_state_dict({"tensors": own, "meta": model.state["meta"]})
+        estimator.learner_.load_state_dict(state)
+        _check_labels(estimator.labels_, model, estimator.learner_)
         if content.get("boundaries") is not None:
             estimator.finder_ = estimator.new_finder()
             estimator.finder_.load_state_dict({"tensors": recent, "meta": content["boundaries"]})
+    except CheckpointError as error:
+        raise CheckpointError(f"{os.fspath(path)} cannot be loaded: {error}") from None
     except ScaleClError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{os.fspath(path)} is damaged: {' '.join(str(error).split())[:200]}") from None
+    except _DAMAGE as error:
+        raise CheckpointError(f"{os.fspath(path)} is damaged: {one_line(error)}") from None
     estimator.classes_, estimator.tasks_ = estimator.labels_.classes, estimator.labels_.tasks
     return estimator
 
@@ -163,10 +178,44 @@ def _of_run(
         raise CheckpointError(f"{kept.path} does not name the classes of its tasks")
     estimator.labels_ = ClassBook(shared=model.spec.scenario != "task", labels=labels, tasks=own)
     estimator.labels_.classes = np.unique(np.array(labels))
-    estimator.learner_ = estimator.new_learner()
+    estimator.learner_ = _new_learner(estimator, model, model.state)
     estimator.learner_.load_state_dict(on_this_device(model.state, estimator.learner_))
     estimator.classes_, estimator.tasks_ = estimator.labels_.classes, estimator.labels_.tasks
     return estimator
+
+
+def _new_learner(estimator: ContinualClassifier, model: Model, state: State) -> Learner:
+    """The learner that the estimator's parameters make, if it would have the tensors of the state."""
+    learner, backbone = getattr(estimator, "learner", None), estimator.backbone
+    kind = learner if isinstance(learner, type) else registry.entry(model.learner).kind
+    named = model.settings.get("backbone") if backbone is None else backbone
+    check_before_making(estimator.new_learner, state, kind=kind, backbone=named)
+    return estimator.new_learner()
+
+
+def _check_inputs(content: dict[str, Any], spec: InputSpec, origin: NDArray[np.float64] | None) -> None:
+    """What is said of the inputs in several places agrees."""
+    names, params = content["feature_names"], content["params"]
+    if names is not None and (not isinstance(names, list) or len(names) != spec.shape[0] or len(spec.shape) > 1):
+        raise ValueError(f"its feature names are not those of inputs of shape {list(spec.shape)}")
+    if not all(isinstance(name, str) for name in names or ()):
+        raise ValueError("a feature name is no text")
+    if origin is not None and (origin.shape != spec.shape or not np.isfinite(origin).all()):
+        raise ValueError(f"its origin is not one of inputs of shape {list(spec.shape)}")
+    if params.get("layout") not in get_args(Layout) or type(params.get("pixel_max")) not in (int, float):
+        raise ValueError("'layout' or 'pixel_max' is none")
+
+
+def _check_labels(book: ClassBook, model: Model, learner: Learner) -> None:
+    """The labels, the tasks of the header and the learner's heads agree."""
+    engine = learner.engine
+    sizes = {task: book.size(task) for task in book.tasks}
+    named = {task.name: len(task.classes or ()) for task in model.tasks}
+    heads = dict(zip(engine.tasks, engine.classes, strict=True))
+    if engine.translates:  # a head has the classes that its task brought, the book all so far
+        heads = sizes if engine.tasks == book.tasks and len(engine.labels.owners) <= len(book.classes) else {}
+    if not sizes or sizes != named or sizes != heads or book.shared != (learner.spec.scenario != "task"):
+        raise ValueError("its labels, tasks and heads do not agree")
 
 
 def _check_learner(path: str, recorded: Any, given: type[Learner] | None) -> None:
@@ -213,21 +262,24 @@ def write(path: str | os.PathLike[str], stored: Stored) -> None:
 def read(path: str | os.PathLike[str]) -> Stored:
     """The content of a file; CheckpointError if it is missing, damaged, foreign or newer than this version."""
     file = Path(path)
-    if file.is_dir():
+    if files.is_folder(file):
         raise CheckpointError(f"{file} is a directory; give the file that save() wrote")
-    if not file.is_file():
-        raise CheckpointError(f"{file} does not exist; give the file that save() wrote")
     try:
+        files.check_plain(file)
         with safetensors.safe_open(file, framework="pt") as opened:
             header = (opened.metadata() or {}).get(_KEY)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except FileNotFoundError:
+        raise CheckpointError(f"{file} does not exist; give the file that save() wrote") from None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (safetensors.SafetensorError, ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{file} is damaged or no safetensors file: {reason}") from None
     if header is None:
         raise CheckpointError(f"{file} was not written by an estimator of scale-cl")
     try:
-        content = json.loads(header)
+        content = parsed(header)
         schema = content["schema"]
         if not isinstance(schema, int) or schema < 1:
             raise ValueError("schema")
@@ -238,7 +290,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
             older = "was written by an earlier version of scale-cl and cannot be loaded by this one: fit it again"
             raise CheckpointError(f"{file} {older}")
         right = content.pop("sha256") == _checksum(content, tensors)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{file} is damaged: its header cannot be read") from None

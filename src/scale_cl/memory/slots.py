@@ -323,11 +323,8 @@ class TaskSlots(StoredRows):
         state |= {f"class_blocks.{task}": torch.tensor(own) for task, own in self._blocks.items()}
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` returned, in place where it fits."""
-        per_task = tuple(f"class_{what}.{task}" for task in range(len(self.seen)) for what in ("counts", "blocks"))
-        if missing := self.state_dict().keys() - state.keys() - set(per_task):
-            raise CheckpointError(f"state of a memory has no {min(missing)}; it was saved by a learner of another kind")
+    def check_rows(self, state: Mapping[str, Tensor]) -> None:
+        """Raise CheckpointError unless a state has as many rows, of such samples, as this memory would have."""
         rows, blocks = len(state["y"]), _numbered(state, "class_blocks.")
         counted = {"task": len(state["seen"]), "class": sum(map(len, blocks.values())), "total": 1}[self.budget]
         if state["x"].shape[1:] != self.x.shape[1:] or rows != counted * self.slots:
@@ -335,6 +332,14 @@ class TaskSlots(StoredRows):
                 f"memory state holds samples of shape {tuple(state['x'].shape[1:])} in {rows} rows: "
                 f"this learner keeps {self.slots} per {self.budget} of shape {tuple(self.x.shape[1:])}"
             )
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` returned, in place where it fits."""
+        per_task = tuple(f"class_{what}.{task}" for task in range(len(self.seen)) for what in ("counts", "blocks"))
+        if missing := self.state_dict().keys() - state.keys() - set(per_task):
+            raise CheckpointError(f"state of a memory has no {min(missing)}; it was saved by a learner of another kind")
+        self.check_rows(state)
+        blocks = _numbered(state, "class_blocks.")
         self.take_rows(state)
         self.seen = [int(n) for n in state["seen"]]
         self._open = None if int(state["open"]) < 0 else int(state["open"])

@@ -69,7 +69,7 @@ BackboneLike = CustomBackbone | nn.Module | Callable[[], nn.Module]
 
 def check_name(name: str) -> None:
     """Raise ConfigError unless `name` is a backbone of ours, an entry point or a reference."""
-    if not _is_ours(name) and name not in BACKBONES.names() and not is_reference(name):
+    if not is_ours(name) and name not in BACKBONES.names() and not is_reference(name):
         known = ", ".join([*NAMES, "mlp-128-64 (any widths)", *BACKBONES.names()])
         raise ConfigError(
             f"learner.backbone: {name!r} is not one of {known}; for another network, name a function that makes it "
@@ -77,7 +77,8 @@ def check_name(name: str) -> None:
         )
 
 
-def _is_ours(name: str) -> bool:
+def is_ours(name: str) -> bool:
+    """Whether `name` is a backbone of this package."""
     return name in NAMES or _MLP.fullmatch(name) is not None
 
 
@@ -85,7 +86,7 @@ def make_backbone(
     kind: str | BackboneLike, shape: tuple[int, ...], *, momentum: float, generator: torch.Generator, seed: int
 ) -> Backbone:
     """The backbone for inputs [B, *shape]: a name, a module, or a function that makes one."""
-    if isinstance(kind, str) and not _is_ours(kind):
+    if isinstance(kind, str) and not is_ours(kind):
         check_name(kind)
         BACKBONES.require_given(kind, "--set backbone=")
         made = BACKBONES.find(kind)

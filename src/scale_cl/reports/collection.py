@@ -1,20 +1,22 @@
 """Find results on disk: read every `result.json` below a directory; a file that cannot be read becomes a `Gap`.
 
-Also the functions that every output uses for names: `printable`, `assignment`, `slug`, `distinct`.
+Also the functions that every output uses for names: `assignment`, `slug`, `distinct`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scale_cl import results
-from scale_cl.errors import ResultError
+from scale_cl import files, results
+from scale_cl.errors import ResultError, printable
 from scale_cl.results import RESULT_NAME, SEEDS_FOLDER, RunResult
 
+_LONGEST = 120  # characters of a slug
 _TRACES_OF_A_RUN = {SEEDS_FOLDER, "run.json", ".lock"}  # files of an unfinished run
 
 
@@ -49,8 +51,8 @@ def collect(*directories: Path) -> Collection:
     gaps: list[Gap] = []
     seen: set[Path] = set()
     for directory in directories:
-        if not directory.is_dir():
-            what = "is not a directory" if directory.exists() else "does not exist"
+        if not files.is_folder(directory):
+            what = "is not a directory" if os.path.exists(directory) else "does not exist"  # noqa: PTH110 - never raises
             raise ResultError(f"{directory} {what}; name a directory with results below it")
         for path, problem in _found(directory):
             if path.resolve() in seen:
@@ -71,11 +73,6 @@ def collect(*directories: Path) -> Collection:
     return Collection(printable(title), tuple(runs), tuple(gaps))
 
 
-def printable(text: object) -> str:
-    """Replace every character that a terminal or a page cannot display."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
-
-
 def assignment(name: str, value: object) -> str:
     """`memory=100`; values are written as in JSON."""
     return printable(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
@@ -84,7 +81,10 @@ def assignment(name: str, value: object) -> str:
 def slug(text: str) -> str:
     """Only letters, digits and dashes: for file names and anchors."""
     kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
-    return "-".join(part for part in kept.split("-") if part) or "x"
+    short = "-".join(part for part in kept.split("-") if part) or "x"
+    if len(short) > _LONGEST:  # the name of a file has at most 255 bytes, of which others need some
+        short = f"{short[:_LONGEST]}-{zlib.crc32(text.encode('utf-8', 'replace')):08x}"
+    return short
 
 
 def distinct(texts: Iterable[str]) -> list[str]:

@@ -17,8 +17,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import scale_cl
+from scale_cl.errors import printable
 from scale_cl.reports.charts import Chart, Heatmap, Series, cell_text, charts, heatmaps, log_ticks
-from scale_cl.reports.collection import Gap, Run, printable
+from scale_cl.reports.collection import Gap, Run
 from scale_cl.reports.sections import ResultRow, Section, device, is_alone
 from scale_cl.reports.table import Table
 

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scale_cl.errors import printable
 from scale_cl.experiments.definitions import JOINT_TRAINING
 from scale_cl.experiments.result_index import ALONE, OFF, RUN, STREAM, config_section, identities
 from scale_cl.learners.presets import DEFAULT_PRESET, PRESETS, USER_IMAGES, Preset
 from scale_cl.reports import paper
-from scale_cl.reports.collection import Collection, Gap, Run, assignment, distinct, printable, slug
+from scale_cl.reports.collection import Collection, Gap, Run, assignment, distinct, slug
 from scale_cl.reports.seed_statistics import Summary, summarise
 from scale_cl.results import SeedResult
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from scale_cl.errors import printable
 from scale_cl.reports import paper
-from scale_cl.reports.collection import printable
 from scale_cl.reports.sections import ResultRow, Section, learner_rank, main_rows, memory_rows, our_row
 from scale_cl.reports.seed_statistics import PairedTest, holm, paired, smallest_wilcoxon
 from scale_cl.reports.table import (

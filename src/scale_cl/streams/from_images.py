@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,15 @@ from scale_cl.streams.stream import Scenario, Stream
 
 Size = int | tuple[int, int] | None
 _log = logging.getLogger("scale_cl")
+
+
+@contextlib.contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """Raise errors of the file system, such as a name that is too long, as a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename or path} cannot be read: {error.strerror or error}") from None
 
 
 def _check_choices(share: float, channels: int) -> None:
@@ -137,13 +146,14 @@ def from_folder(
         window: shuffle only within each so many consecutive samples of a task, for disks that read in order faster.
     """
     folder = Path(path)
-    if folder.is_file() and folder.suffix.lower() == ".csv":
-        raise DataError(f"{folder} is a file; a CSV file that lists images is named csv:{folder}")
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; give one that holds a folder for each task")
     _check_choices(held_out, channels)
     reading = Reading(keep, workers, on_error, window)
-    tasks = in_folder(folder, share=held_out, seed=seed)
+    with _reporting(folder):
+        if folder.is_file() and folder.suffix.lower() == ".csv":
+            raise DataError(f"{folder} is a file; a CSV file that lists images is named csv:{folder}")
+        if not folder.is_dir():
+            raise DataError(f"{folder} is not a folder; give one that holds a folder for each task")
+        tasks = in_folder(folder, share=held_out, seed=seed)
     options = {"scenario": scenario, "shuffle": shuffle, "seed": seed, "name": name or folder.resolve().name}
     return _stream_of(tasks, folder, size, channels, progress, reading, **options)
 
@@ -173,6 +183,7 @@ def from_manifest(
     file = Path(path)
     _check_choices(held_out, channels)
     reading = Reading(keep, workers, on_error, window)
-    tasks = in_manifest(file, share=held_out, seed=seed)
+    with _reporting(file):
+        tasks = in_manifest(file, share=held_out, seed=seed)
     options = {"scenario": scenario, "shuffle": shuffle, "seed": seed, "name": name or file.stem}
     return _stream_of(tasks, file.parent, size, channels, progress, reading, **options)

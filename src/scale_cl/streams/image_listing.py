@@ -14,6 +14,7 @@ from pathlib import Path
 from sys import intern
 from typing import NamedTuple
 
+from scale_cl import files
 from scale_cl.errors import DataError, StreamError
 from scale_cl.streams.assembly import generator
 from scale_cl.streams.images import EXTENSIONS, image_names
@@ -116,13 +117,13 @@ def _with_held_out(name: str, number: int, listing: Listing, *, share: float, se
     by_label: dict[str, Listing] = {}
     for file in listing:
         by_label.setdefault(file.label, []).append(file)
-    for label, files in sorted(by_label.items()):
-        if len(files) < 2:
+    for label, own in sorted(by_label.items()):
+        if len(own) < 2:
             raise StreamError(f"class {label!r} of task {name!r} has one image; two are needed, one to test with")
-        kept = min(max(1, round(share * len(files))), len(files) - 1)
-        chosen = set(draw.permutation(len(files))[:kept].tolist())
-        test += [entry for i, entry in enumerate(files) if i in chosen]
-        train += [entry for i, entry in enumerate(files) if i not in chosen]
+        kept = min(max(1, round(share * len(own))), len(own) - 1)
+        chosen = set(draw.permutation(len(own))[:kept].tolist())
+        test += [entry for i, entry in enumerate(own) if i in chosen]
+        train += [entry for i, entry in enumerate(own) if i not in chosen]
     return ListedTask(name, train, test)
 
 
@@ -208,6 +209,7 @@ def _listed_tasks(file: Path) -> dict[str, dict[str | None, Listing]]:
 
 def _rows(file: Path, needed: Sequence[str] = _NEEDED) -> Iterator[_Row]:
     try:
+        files.check_plain(file)
         with file.open(newline="", encoding="utf-8-sig") as opened:
             reader = csv.reader(opened, strict=True)
             columns = next(reader, [])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
+from scale_cl import files
 from scale_cl.errors import DataError
 from scale_cl.streams.reading import Block
 from scale_cl.streams.sources.source import Progress
@@ -166,8 +167,8 @@ def read_images(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if count := next(animated):
-        files = "1 file has" if count == 1 else f"{count} files have"
-        _log.warning("scale-cl: warning: %s several frames; the first frame is used", files)
+        many = "1 file has" if count == 1 else f"{count} files have"
+        _log.warning("scale-cl: warning: %s several frames; the first frame is used", many)
     if len(broken) == 1 and unread is None:
         raise broken.popitem()[1]
     if broken and unread is None:
@@ -213,6 +214,7 @@ def _decoded(path: str | Path, size: tuple[int, int], channels: int, resize: boo
 
 def _opened(path: str | Path) -> Image.Image:
     try:
+        files.check_plain(path)
         image = Image.open(path)
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing") from error

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from scale_cl.errors import StreamError
+from scale_cl.errors import StreamError, is_utf8
 from scale_cl.nets.inputs import LARGEST_NUMBER
 from scale_cl.streams.reading import LazyRows, ReadAhead
 
@@ -164,6 +164,10 @@ class Stream:
     boundaries: Boundaries = "told"
 
     def __post_init__(self) -> None:
+        for what, name in (("stream", self.name), *(("task", task.name) for task in self.tasks)):
+            _check_name(what, name)
+        for name in {name for task in self.tasks for name in task.classes}:
+            _check_name("class", name)
         if self.boundaries not in get_args(Boundaries):
             raise StreamError(f"boundaries is {self.boundaries!r}; it must be told, hidden or detect")
         if self.boundaries == "hidden" and self.scenario == "task":
@@ -309,6 +313,12 @@ def first_bad_row(x: Tensor) -> int | None:
     if len(x) == 0 or bool(torch.linalg.vector_norm(x, torch.inf) <= LARGEST_NUMBER):
         return None
     return int((~(x.flatten(1).abs() <= LARGEST_NUMBER)).any(1).int().argmax())
+
+
+def _check_name(what: str, name: str) -> None:
+    """Raise StreamError if a name, of a folder perhaps, cannot be written to a result."""
+    if not is_utf8(name):
+        raise StreamError(f"the name of {what} {name!r} is not UTF-8 text, so no result can hold it; rename it")
 
 
 def _check_labels(part: str, x: Tensor, y: Tensor, classes: int) -> None:

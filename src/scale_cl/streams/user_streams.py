@@ -23,7 +23,7 @@ from scale_cl.streams.from_images import from_folder, from_manifest
 from scale_cl.streams.images import recipe
 from scale_cl.streams.keeping import Keep
 from scale_cl.streams.reading import OnError
-from scale_cl.streams.sources.source import expanded
+from scale_cl.streams.sources.source import Progress, expanded
 from scale_cl.streams.stream import Scenario, Stream
 
 OUTSIDE = Plugins("stream", "scale_cl.streams")
@@ -84,10 +84,18 @@ def own_name(path: str) -> str | None:
         return None
 
 
-def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None, room: int | None = None) -> Stream:
+def load_own(
+    data: UserStream,
+    *,
+    seed: int = 0,
+    tasks: int | None = None,
+    room: int | None = None,
+    progress: Progress | None = None,
+) -> Stream:
     """The first `tasks` tasks of the stream; `seed` decides the order of arrival.
 
-    If the choice is automatic, images are kept in memory if they take at most `room` bytes there.
+    If the choice is automatic, images are kept in memory if they take at most `room` bytes there. `progress` is called
+    while they are read.
     """
     key = data, data.path.absolute()
     with _reading:
@@ -102,6 +110,7 @@ def load_own(data: UserStream, *, seed: int = 0, tasks: int | None = None, room:
                 workers=data.workers,
                 on_error=data.on_error,
                 window=data.window,
+                progress=progress,
             )
             _read.clear()
             _read[key] = made

@@ -37,7 +37,7 @@ import safetensors.torch
 
 import scale_cl
 from scale_cl import files
-from scale_cl.errors import CheckpointError
+from scale_cl.errors import CheckpointError, shown
 from scale_cl.json_format import Format, accuracy_matrix, reporting_damage, typed
 from scale_cl.learners import State
 from scale_cl.metrics import Evaluation, Predictions
@@ -325,10 +325,10 @@ def _content(path: Path) -> dict[str, Any]:
 
 def _tensors(path: Path, size: object, digest: object) -> dict[str, Any]:
     try:
-        actual = path.stat().st_size
+        actual = files.check_plain(path)
         if actual != size:
-            raise CheckpointError(f"{path} is damaged: it has {actual} bytes, expected {size}")
-        data = path.read_bytes()
+            raise CheckpointError(f"{path} is damaged: it has {actual} bytes, expected {shown(size)}")
+        data = files.read_plain(path, actual)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist, but its checkpoint's other half does") from None
     except OSError as error:
@@ -360,8 +360,8 @@ def _spec(content: dict[str, Any]) -> InputSpec:
     shape, pixel_max, scenario = (content[key] for key in ("shape", "pixel_max", "scenario"))
     if not isinstance(shape, list) or not shape or any(type(n) is not int or n < 1 for n in shape):
         raise ValueError(f"'shape' is {str(shape)[:40]!r}, which is not a list of sizes")
-    if pixel_max is not None and (type(pixel_max) not in (int, float) or not 0 < pixel_max < math.inf):
-        raise ValueError(f"'pixel_max' is {str(pixel_max)[:40]!r}, which is neither null nor above 0")
+    if pixel_max is not None and (type(pixel_max) not in (int, float) or not 1e-30 < pixel_max < 1e30):
+        raise ValueError(f"'pixel_max' is {str(pixel_max)[:40]!r}, which is neither null nor a brightness above 0")
     if scenario not in _SCENARIOS:
         raise ValueError(f"'scenario' is {str(scenario)[:40]!r}; known are {', '.join(_SCENARIOS)}")
     boundaries = content.get("boundaries", True)

@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 import yaml
 
-from scale_cl.errors import CheckpointError, ConfigError
+from scale_cl import files
+from scale_cl.errors import CheckpointError, ConfigError, shown
+from scale_cl.json_format import parsed
 from scale_cl.learners import LearnerConfig
 from scale_cl.learners import registry as learners
 from scale_cl.learners.boundaries import Detection
@@ -29,6 +31,7 @@ from scale_cl.streams.user_streams import OUTSIDE, UserStream, find_outside, is_
 DEFAULT_LEARNER = "scale"
 SECTIONS = ("stream", "learner", "run")
 _LARGEST = 1 << 20  # bytes of a config file
+_LONGEST_NAME = 60  # characters of a stream's name in that of a folder
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 
 
@@ -98,8 +101,8 @@ class StreamSettings(Detection):
     def short_name(self) -> str:
         """The name without a path, fit for a folder's name."""
         if is_own(self.name):
-            return Path(self.name.partition(":")[2]).absolute().stem
-        return _folder_name(self.name)
+            return Path(self.name.partition(":")[2]).absolute().stem[:_LONGEST_NAME]
+        return _folder_name(self.name)[:_LONGEST_NAME]
 
     @property
     def own_data(self) -> UserStream | None:
@@ -402,7 +405,7 @@ def _recorded_stream(values: dict[str, Any]) -> dict[str, Any]:
 def _section(path: Path, content: dict[Any, Any], section: str) -> dict[str, Any]:
     for name in content:
         if name not in SECTIONS:
-            raise ConfigError(f"{path}: unknown section {name!r}; {suggest(str(name), SECTIONS)}")
+            raise ConfigError(f"{path}: unknown section {shown(name)}; {suggest(shown(name), SECTIONS)}")
     values = content.get(section)
     if values is None:
         return {}
@@ -415,11 +418,11 @@ def _section(path: Path, content: dict[Any, Any], section: str) -> dict[str, Any
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > _LARGEST:
-            raise ConfigError(f"{path} is larger than {_LARGEST} bytes; a config is a page or so of YAML")
-        return path.read_text(encoding="utf-8")
+        return files.read_plain(path, _LARGEST).decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
+    except files.TooLargeError:
+        raise ConfigError(f"{path} is larger than {_LARGEST} bytes; a config is a page or so of YAML") from None
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -429,10 +432,11 @@ def _read(path: Path) -> str:
 def _parse(path: Path, text: str) -> Any:
     if path.suffix == ".json":
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            where = f", line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
-            raise ConfigError(f"{path} is not JSON{where}") from None
+            return parsed(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{path} is not JSON, line {error.lineno}: {error.msg}") from None
+        except ValueError as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from None
     try:
         return yaml.load(text, Loader=_PlainLoader)
     except yaml.MarkedYAMLError as error:
@@ -441,17 +445,23 @@ def _parse(path: Path, text: str) -> Any:
         raise ConfigError(f"{path}{where}: {error.problem or 'not YAML'}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: it is nested too deeply") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader without aliases and duplicate keys that reads words and numbers as YAML 1.2 does."""
+    """SafeLoader without tags, aliases and duplicate keys that reads words and numbers as YAML 1.2 does."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read; write the value out", mark)
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            problem = "aliases (*name) are not read; write the value out"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)  # type: ignore[arg-type]
+        if getattr(event, "tag", None) is not None:
+            problem = "tags (!name) are not read; write the plain value"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -459,21 +469,20 @@ class _PlainLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is not a name", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{shown(key)} is not a name", key_node.start_mark)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{shown(key)} is given twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
 
-# YAML 1.1 takes yes, no, on and off for booleans and 1e-3 for text.
-_PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_PlainLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_PlainLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_PlainLoader.yaml_implicit_resolvers = {}  # those of YAML 1.1 take no for false, 1:30 for 90 and 1e-3 for text
+_DIGITS = list("-+.0123456789")
+for _kind, _pattern, _first in (
+    ("null", r"(~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"(true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]{0,30}|0x[0-9a-fA-F]{1,16})$", _DIGITS),  # one of more digits is text
+    ("float", r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?$", _DIGITS),
+    ("float", r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$", _DIGITS),
+):
+    _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from scale_cl import results
+from scale_cl.engine.weightless import check_before_making
 from scale_cl.errors import CheckpointError, ConfigError, OutputInUseError, ResultError
 from scale_cl.learners import Learner, registry
 from scale_cl.nets.custom_backbone import BackboneLike
@@ -60,9 +63,11 @@ class KeptModel:
         model, device = self.model, torch.device(device)
         config = build(registry.config_class(model.learner), model.settings, section="learner")
         how = compute(build(RunSettings, self.saved.config.get("run", {}), section="run"), device)
-        learner = registry.make(
-            model.learner, model.spec, config, seed=model.seed, device=device, compute=how, backbone=backbone
-        )
+        given: dict[str, Any] = {"seed": model.seed, "device": device, "compute": how, "backbone": backbone}
+        make = partial(registry.make, model.learner, model.spec, config, **given)
+        kind, named = registry.entry(model.learner).kind, config.backbone if backbone is None else backbone
+        check_before_making(make, model.state, kind=kind, backbone=named)
+        learner = make()
         learner.load_state_dict(on_this_device(model.state, learner))
         return learner
 

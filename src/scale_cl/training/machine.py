@@ -22,7 +22,7 @@ import torch
 
 import scale_cl
 from scale_cl.engine import Turns
-from scale_cl.errors import ConfigError
+from scale_cl.errors import ConfigError, printable
 from scale_cl.learners import Compute
 from scale_cl.nets.kernels import compile_ahead, convolution, norm
 from scale_cl.training.config import RunSettings
@@ -140,7 +140,7 @@ def describe(device: torch.device, threads: int, arguments: list[str] | None = N
         "threads": threads,
         "git_revision": revision,
         "git_changed": changed,
-        "command": None if arguments is None else shlex.join(["scale-cl", *arguments]),
+        "command": None if arguments is None else printable(shlex.join(["scale-cl", *arguments])),
     }
 
 

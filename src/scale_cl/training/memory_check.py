@@ -13,15 +13,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
 
 from scale_cl.engine import Compute, LearnerConfig, TaskPart, TaskShape
+from scale_cl.engine.weightless import Weightless
 from scale_cl.errors import ConfigError
 from scale_cl.learners import registry
 from scale_cl.memory import first_tasks
@@ -310,35 +306,3 @@ def _sample(built: _Built, work: Work, maps: float, heads: int) -> int:
     """Bytes of one sample: its inputs, hidden units, so many values of maps and so many heads."""
     units = (_FILM if built.film else _UNIT) * sum(built.hidden)
     return int(_FLOAT * (2 * math.prod(work.spec.shape) + units + maps + heads * built.head))
-
-
-class Weightless(TorchFunctionMode):
-    """Whatever is made inside has a shape and a type, but no memory and no values.
-
-    Not a mode of dispatch, nor torch's own fake tensors: both load its compiler, which takes a second.
-    """
-
-    _META = torch.device("meta")
-    _DRAWN = (Tensor.uniform_, Tensor.normal_)  # values that nobody will see
-    _COMPARED = (torch.where, Tensor.lt, Tensor.__lt__)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Send what would be allocated elsewhere to the device that has no memory."""
-        named = dict(kwargs or {})
-        if func in self._DRAWN:
-            return args[0]
-        if func is torch.randn or func is torch.arange:
-            func, named = torch.empty, {"dtype": torch.int64} if func is torch.arange else {}
-        if func in self._COMPARED:
-            shapes = [a.shape for a in args if isinstance(a, Tensor)]
-            func, args = torch.empty, (shapes[0] if len(shapes) == 1 else np.broadcast_shapes(*shapes),)
-        if func is torch.empty_like or func is torch.zeros_like:
-            given: Tensor = args[0]
-            return torch.empty_strided(given.shape, given.stride(), dtype=given.dtype, device=self._META)
-        if func in _device_constructors() or named.get("device") is not None:
-            named["device"] = self._META
-        if func is Tensor.to:
-            args = tuple(self._META if isinstance(a, torch.device) else a for a in args)
-        return func(*args, **named)

@@ -27,6 +27,7 @@ from scale_cl.plugins import give_references, given_references
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import Stream, catalog
 from scale_cl.streams.keeping import room
+from scale_cl.streams.sources.source import Progress
 from scale_cl.streams.user_streams import load_own
 from scale_cl.training import machine
 from scale_cl.training.checkpoint import UnusableCheckpointError
@@ -103,13 +104,16 @@ def run(
             return train_into(replace(job, resume=False))
 
 
-def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
-    """The stream of one seed; the arrays behind it are read once per process, or as they come."""
+def build_stream(config: Config, seed: int, root: Path | None, progress: Progress | None = None) -> Stream:
+    """The stream of one seed; the arrays behind it are read once per process, or as they come.
+
+    `progress` is called while images are read, and may raise an error to break off.
+    """
     c, own = config.stream, config.own_data
     if own is not None:
         device = choose_device(config.run.device)
         copies = 1 if device.type == "cuda" else _processes(config)
-        made = load_own(own, seed=seed, tasks=c.tasks, room=room(device, copies=copies))
+        made = load_own(own, seed=seed, tasks=c.tasks, room=room(device, copies=copies), progress=progress)
     else:
         made = streams.load(
             c.name,
@@ -120,6 +124,7 @@ def build_stream(config: Config, seed: int, root: Path | None) -> Stream:
             part=c.part,
             tasks=c.tasks,
             size=c.size,
+            progress=progress,
         )
     if c.train_share < 1:
         made = streams.thinned(made, c.train_share)
@@ -149,6 +154,11 @@ class _Job:
     loss_every: int
     on_trained: Callable[[Learner, Stream], object] | None
 
+    def check_stop(self, done: int, total: int) -> None:
+        """Raise Interrupted if the run is to stop; called while data is read, when there is nothing to save."""
+        if self.stop is not None and self.stop():
+            raise Interrupted("stopped as asked while the data was read; the same command starts again")
+
     def checkpointer(self) -> Checkpointer | None:
         """Writes checkpoints as the config says, if there is a directory for them."""
         c = self.config.run
@@ -166,14 +176,15 @@ class _Job:
 
     def stream(self, seed: int) -> Stream:
         """The stream of one seed, after those that were learnt before it."""
-        config, made = self.config, build_stream(self.config, seed, self.data)
+        config, made = self.config, build_stream(self.config, seed, self.data, self.check_stop)
         if not config.before:
             return made
         folder = None if self.directory is None else RunDirectory(self.directory).checkpoints_of(seed)
         known = folder if self.resume else None
 
         def build(settings: StreamSettings, base: Path | None) -> Stream:
-            return build_stream(replace(config, stream=settings, before=(), base=base), seed, self.data)
+            earlier = replace(config, stream=settings, before=(), base=base)
+            return build_stream(earlier, seed, self.data, self.check_stop)
 
         return after_earlier(made, config.before, build, known, warn=seed == config.seeds[0])
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from scale_cl import files
-from scale_cl.errors import CheckpointError, OutputInUseError, ResultError, ScaleClError
+from scale_cl.errors import CheckpointError, OutputInUseError, ResultError, ScaleClError, is_utf8, printable
 from scale_cl.json_format import Format
 from scale_cl.results import RESULT_NAME, RunResult
 from scale_cl.streams import data_root
@@ -63,8 +63,13 @@ class RunDirectory:
     # ---- claiming ----------------------------------------------------------------------------------------------------
     def check_free(self, *, force: bool = False) -> None:
         """Raise OutputInUseError if this is no directory or, unless `force`, holds a result or an unfinished run."""
-        if self.path.exists() and not self.path.is_dir():
-            raise OutputInUseError(f"{self.path} is a file; --out names a directory")
+        if not is_utf8(str(self.path)):
+            raise OutputInUseError(f"the name of {self.path} is not UTF-8 text; choose another --out")
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise OutputInUseError(f"{self.path} is a file; --out names a directory")
+        except OSError as error:
+            raise OutputInUseError(f"{self.path} cannot be used: {error.strerror}; choose another --out") from None
         if (self.path / RESULT_NAME).exists() and not force:
             raise OutputInUseError(f"{self.path} holds a result already; choose another --out, or --force replaces it")
         if self.unfinished and not force:
@@ -120,14 +125,15 @@ class RunDirectory:
         elif self._notes(request.config):
             return
         data = request.data or os.environ.get("SCALE_CL_DATA")
+        here, root = str(request.config.base or Path.cwd()), None if data is None else str(data_root(data).absolute())
         content = {
             "schema": SCHEMA,
             "kind": "started",
             "config": request.config.as_dict(),
             "preset": request.config.preset,
-            "here": str(request.config.base or Path.cwd()),
-            "data": None if data is None else str(data_root(data).absolute()),
-            "arguments": request.arguments,
+            "here": here if is_utf8(here) else None,  # JSON holds no other names; `resume` then looks where it is run
+            "data": root if root is not None and is_utf8(root) else None,
+            "arguments": None if request.arguments is None else [printable(a) for a in request.arguments],
         }
         _must_write(lambda: files.write_json(self.path / NOTE_NAME, content), self.path)
 

@@ -10,11 +10,13 @@ from typing import ClassVar, Self
 
 import torch
 
+from scale_cl import files
 from scale_cl.errors import DataError
 from scale_cl.streams.images import read_images
 from scale_cl.streams.sources.source import Download, Finding, Progress, finding, missing
 from scale_cl.streams.stream import Arrays
 
+_LARGEST_TABLE = 64 << 20  # bytes of a text file that lists images
 LabelledFile = tuple[Path, int]  # image file, index of its class
 
 
@@ -57,9 +59,9 @@ class ImageFiles(abc.ABC):
         """All images, decoded and resized."""
         listed = self._listing(root)
         parts = []
-        for files in (listed.train, listed.test):
-            x = read_images([path for path, _ in files], (self.size, self.size), progress=progress)
-            parts.append((torch.from_numpy(x), torch.tensor([label for _, label in files], dtype=torch.int64)))
+        for part in (listed.train, listed.test):
+            x = read_images([path for path, _ in part], (self.size, self.size), progress=progress)
+            parts.append((torch.from_numpy(x), torch.tensor([label for _, label in part], dtype=torch.int64)))
         domains = None if listed.domains is None else torch.tensor(listed.domains, dtype=torch.int64)
         return Arrays(*parts[0], *parts[1], class_names=listed.classes, pixel_max=255.0, domains=domains)
 
@@ -89,8 +91,8 @@ class ImageFiles(abc.ABC):
         if folder is None:
             raise missing(self.title, self.name, root, self.placing)
         listed = self.listing(folder)
-        for part, files in (("training", listed.train), ("test", listed.test)):
-            without = set(range(len(listed.classes))) - {label for _, label in files}
+        for part, listing in (("training", listed.train), ("test", listed.test)):
+            without = set(range(len(listed.classes))) - {label for _, label in listing}
             if without:
                 name = listed.classes[min(without)]
                 raise DataError(f"class {name} of {self.title} in {folder} has no {part} images")
@@ -103,11 +105,14 @@ class ImageFiles(abc.ABC):
 def table(path: Path, columns: int) -> list[list[str]]:
     """The lines of a text file with at least this many words each, cut to them; DataError if it is not one."""
     try:
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = files.read_plain(path, _LARGEST_TABLE).decode()
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: byte {error.start}") from None
+    lines = [line.split() for line in text.splitlines() if line.strip()]
     for number, words in enumerate(lines, 1):
         if len(words) < columns:
             raise DataError(f"{path}, line {number}: it has {len(words)} words; it must have {columns}")

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from scale_cl import files
 from scale_cl.errors import DataError
 from scale_cl.streams.sources.source import Download, Finding, Progress, finding, missing
 from scale_cl.streams.stream import Arrays
@@ -29,7 +30,7 @@ _CHUNK = 1 << 20
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """The array of an idx file of unsigned bytes, which must have this shape."""
     try:
-        size = path.stat().st_size
+        size = files.check_plain(path)
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as packed:
                 return _read(packed, path, shape, limit=size * _DEFLATE_LIMIT)

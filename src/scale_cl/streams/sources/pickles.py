@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from scale_cl import files
 from scale_cl.errors import DataError
 
 _TYPES = frozenset({"b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"})
@@ -123,9 +124,9 @@ _SMALL = 1 << 16  # longer byte strings are views of the file
 def read_pickle(path: Path) -> Any:
     """The value in a pickle file; DataError if it is damaged or holds more than plain data."""
     try:
+        if files.check_plain(path) == 0:
+            raise DataError(f"{path} is empty")
         with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise DataError(f"{path} is empty")
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error})") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +131,17 @@ def test_predictions_in_every_form(here: Callable[..., Any]) -> None:
     assert "listed.csv exists already" in refused.err
     assert Path("listed.csv").read_bytes() == kept
     assert here("predict", "run", "list.csv", "--out", "listed.csv", "--force", "-q").code == 0
+
+
+def test_images_may_have_names_that_are_no_text(here: Callable[..., Any]) -> None:
+    odd = Path("odd")
+    odd.mkdir()
+    name = os.fsdecode(b"\xff.png")
+    shutil.copy(next(Path("monday").rglob("*.png")), odd / name)
+    for out in ("p.csv", "p.jsonl"):
+        assert here("predict", "run", "odd", "--task", "monday", "--out", out).code == 0
+    assert b"odd/\xff.png,monday," in Path("p.csv").read_bytes()
+    assert json.loads(Path("p.jsonl").read_text())["path"] == f"odd/{name}"
 
 
 def test_bad_input_is_one_line_and_code_2(here: Callable[..., Any], made: Path) -> None:

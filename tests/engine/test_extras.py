@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_consistency_counts_the_outputs_that_exist() -> None:
 
 @pytest.mark.parametrize("name", ["scale", "icarl"])
 def test_predictions_are_averaged_over_flips_also_in_an_exported_model(name: str) -> None:
-    settings = {"backbone": "mlp-8-8", "memory": 6}
+    settings: dict[str, Any] = {"backbone": "mlp-8-8", "memory": 6}
     plain = teach(new(name, IMAGES, **settings), tasks=2)
     learner = new(name, IMAGES, **settings, average_flips=True)
     learner.load_state_dict(plain.state_dict())

@@ -49,7 +49,7 @@ def get(name: Name, data: Root = None) -> None:
 
     Every file is checked; an interrupted download is resumed.
     """
-    typer.echo(f"{name}: checking what is there already", err=True)  # at once: the imports below take a moment
+    say(f"{name}: checking what is there already", err=True)  # at once: the imports below take a moment
     from scale_cl.errors import FetchError
     from scale_cl.streams import data_root
     from scale_cl.streams.fetch import fetch
@@ -128,7 +128,7 @@ def _download_bars(root: Path) -> Iterator[Report]:
         def say(file: str, done: int, total: int) -> None:
             if file not in said:
                 said.add(file)
-                typer.echo(f"downloading {file}, {total / 1e6:.1f} MB, to {root}", err=True)
+                say(f"downloading {file}, {total / 1e6:.1f} MB, to {root}", err=True)
 
         yield say
         return

@@ -38,7 +38,7 @@ def demo(
     try:
         results = [run_with_progress(RunRequest(config), None, quiet=quiet) for config in configs]
     except Interrupted as stopped:
-        typer.echo(f"scale-cl: {stopped}", err=True)
+        say(f"scale-cl: {stopped}", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     _print_table(results)
     say(

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scale_cl.cli import say
 from scale_cl.cli.run import close, run_with_progress
+from scale_cl.errors import is_utf8
 
 if TYPE_CHECKING:
     from scale_cl.estimator.saved_model import ModelInfo, Prediction, Progress
@@ -96,15 +98,19 @@ def predict(
         said = list(predictions(source, images, task=task, seed=seed, progress=progress))
     as_json = out is not None and out.suffix.lower() in _JSON_SUFFIXES
     text = (_as_json_lines if as_json else _as_csv)(said, probabilities=probabilities)
+    if out is None and sys.stdout.isatty():
+        say(text.rstrip("\n"))
+        return
+    data = text.encode("utf-8", "surrogateescape")  # a file's name keeps its bytes
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(data, nl=False)
         return
     try:
-        files.write_text(out, text)
+        files.write_bytes(out, data)
     except OSError as error:
         raise OutputInUseError(f"{out} cannot be written: {error.strerror or error}") from error
     if not quiet:
-        typer.echo(f"wrote {out}: {len(said)} predictions", err=True)
+        say(f"wrote {out}: {len(said)} predictions", err=True)
 
 
 def evaluate(
@@ -129,9 +135,9 @@ def evaluate(
     with _progress(quiet=quiet) as progress:
         found = saved_model.evaluate(source, images, task=task, seed=seed, progress=progress)
     for one in found:
-        typer.echo(f"task {one.task}: {one.accuracy:.1f} ({one.right} of {one.images} images)")
+        say(f"task {one.task}: {one.accuracy:.1f} ({one.right} of {one.images} images)")
     if len(found) > 1:
-        typer.echo(f"mean: {sum(one.accuracy for one in found) / len(found):.1f}")
+        say(f"mean: {sum(one.accuracy for one in found) / len(found):.1f}")
 
 
 def info(
@@ -143,7 +149,11 @@ def info(
     from scale_cl.estimator import saved_model
 
     found = saved_model.info(source, seed=seed)
-    typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(source, found)))
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        return
+    for line in _lines(source, found):
+        say(line)
 
 
 def _check_free(out: Path, *, force: bool) -> None:
@@ -215,7 +225,7 @@ def _as_json_lines(said: Iterable[Prediction], *, probabilities: bool) -> str:
         content["probability"] = round(one.probability, 6)
         if probabilities:
             content["probabilities"] = {str(label): round(p, 6) for label, p in one.probabilities.items()}
-        lines.append(json.dumps(content, ensure_ascii=False) + "\n")
+        lines.append(json.dumps(content, ensure_ascii=not is_utf8(one.path)) + "\n")
     return "".join(lines)
 
 

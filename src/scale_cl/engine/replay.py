@@ -99,7 +99,7 @@ class ReplayMemory(EpisodicMemory):
         x = self._prepare(x.flatten(0, 1)).unflatten(0, y.shape)
         parts, means = (len(batch), *[size] * draws), self._mean_weights(len(batch), size * draws, x.dtype)
         each = zip(*(t.unbind() for t in (x, y, task, rows)), strict=True)
-        return [Samples(*own, parts, drawn, means) for *own, drawn in each]
+        return [Samples(own_x, own_y, own_task, parts, drawn, means) for own_x, own_y, own_task, drawn in each]
 
     def samples(self, rows: Tensor) -> Samples:
         """The stored samples of these rows."""

@@ -55,10 +55,10 @@ class ParameterGenerator(nn.Module):
     def modulation(self, task: Tensor) -> Modulation:
         """What FiLM does at each site for samples of these tasks [B]."""
         if task.device.type == "cpu" and self.embedding.count <= len(task):  # no recording needs a fixed shape there
-            made = [unit.index_select(0, task) for unit in self._made(self.embedding.data[: self.embedding.count])]
+            every = self._made(self.embedding.data[: self.embedding.count])
+            pairs = [unit.index_select(0, task).unbind(1) for unit in every]
         else:
-            made = self._made(F.embedding(task, self.embedding.data))
-        pairs = [unit.unbind(1) for unit in made]
+            pairs = [unit.unbind(1) for unit in self._made(F.embedding(task, self.embedding.data))]
 
         def modulate(site: int, h: Tensor, common: Tensor) -> Tensor:
             return film(h, *pairs[site], common=common, form=self.form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -50,9 +51,14 @@ class Child:
             assert time.monotonic() < ends, f"it did not say {words!r} in time"
             time.sleep(0.005)
 
+    def signal(self, number: int, *, group: bool = False) -> None:
+        """Send a signal, to the child alone or, as a terminal does, to its children as well."""
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(self.pid, number)
+
     def interrupt(self, number: int, *, group: bool = False) -> tuple[int | None, str, str]:
-        """Send a signal, to the child alone or, as a terminal does, to its children as well; how it ended."""
-        (os.killpg if group else os.kill)(self.pid, number)
+        """Send a signal and wait for the end; how it ended."""
+        self.signal(number, group=group)
         return self.finished()
 
     def kill(self) -> None:

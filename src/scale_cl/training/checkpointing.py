@@ -23,7 +23,7 @@ from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.streams.reading import LazyRows
 from scale_cl.training import checkpoint
-from scale_cl.training.checkpoint import Checkpoint, Model, Position, SavedTask
+from scale_cl.training.checkpoint import Checkpoint, Model, Position, SavedTask, UnwrittenCheckpointError
 from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.run_directory import RunDirectory
 
@@ -178,9 +178,8 @@ class Checkpointer:
             checkpoint.write(folder, now)
             checkpoint.keep_newest(folder, self._kept)
         except OSError as error:
-            raise CheckpointError(
-                f"a checkpoint cannot be written to {self.directory}: {error.strerror or error}; the last good one "
-                f"stays, and once the disk is well `scale-cl resume {self.directory}` continues from it"
+            raise UnwrittenCheckpointError(
+                f"a checkpoint cannot be written to {self.directory}: {error.strerror or error}"
             ) from error
 
     def _restore(self, run: LearnerRun, path: Path, saved: Checkpoint) -> None:

@@ -18,7 +18,7 @@ from tests.fuzzing.fuzzing import RECORDS
 from tests.training.child import Child
 from tests.training.test_kill import COMMON, SHORT, assert_same, end, finish
 
-RUN = ["run", "--learner", "scale", *SHORT, "--seeds", "3", "--set", "run.processes=3", *COMMON]
+RUN = ["run", "--learner", "er", *SHORT, "--seeds", "3", "--set", "run.processes=3", *COMMON]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 OUTSIDE = "before or after the run"
 PLAINLY = (-signal.SIGTERM, -signal.SIGINT, 130)  # exit codes outside of it, where a signal has its usual effect

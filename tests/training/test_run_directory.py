@@ -126,9 +126,8 @@ def test_checkpoints_without_a_note_are_never_cleared_silently(
         refused = without_note(*words)
         assert (refused.code, refused.err.count("\n")) == (2, 1)
         assert "run.json" in refused.err
-    assert (
-        "o/checkpoints holds checkpoints, but o/run.json, which says of what run, is missing" in without_note(*TINY).err
-    )
+    said = "o/checkpoints holds checkpoints, but o/run.json, which says of what run, is missing"
+    assert said in without_note(*TINY).err
     config = resolve(learner="finetune", options={"stream.tasks": 1, "run.batch_size": 200})
     with pytest.raises(OutputInUseError, match="o/checkpoints holds checkpoints"):
         training.run(config, "o", resume=True)

@@ -8,6 +8,7 @@ import random
 import signal
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ def gone(processes: set[int]) -> bool:
 def test_whatever_number_of_signals_it_stops_once_and_ends_its_processes(tmp_path: Path) -> None:
     asked = ("reproduce", "main", *DIGITS, "--learners", "er", "--seeds", "1", "--slots", "1", "--out", tmp_path / "o")
     child = Child(tmp_path, *asked)
-    workers: set[int] = set()
-    waited_for(lambda: workers.update(children(child.pid)) or workers)
+    waited_for(lambda: children(child.pid))
+    workers = children(child.pid)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
         child.signal(number, group=True)
     code, stdout, stderr = child.finished()
@@ -68,7 +69,7 @@ def killed_at_random(folder: Path, draw: random.Random) -> tuple[int, int]:
             else:
                 os.kill(draw.choice(sorted(workers)), signal.SIGKILL)  # its run has failed, the others go on
         code, _, _ = child.finished()
-        waited_for(lambda ended=workers: gone(ended))
+        waited_for(partial(gone, workers))
         after = positions(out)
         assert all(after[run] >= place for run, place in before.items() if run in after), "none begins again"
         if code == 0:

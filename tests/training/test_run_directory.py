@@ -20,8 +20,8 @@ from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
 from tests.cli.test_resume import crash_after
 from tests.training.test_checkpointing import Crash
 
-TINY = ("run", "--learner", "finetune", "--tasks", "1", "-q", "--out", "o")
-TINY += ("--set", "run.batch_size=200", "--set", "run.checkpoint_every=1")
+SIZES = ("--set", "run.batch_size=200", "--set", "run.checkpoint_every=1")
+TINY = ("run", "--learner", "finetune", "--tasks", "1", "-q", "--out", "o", *SIZES)
 
 
 def make_images(folder: Path) -> None:

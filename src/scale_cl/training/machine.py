@@ -179,7 +179,7 @@ def interrupts_held() -> Iterator[Callable[[], int]]:
         yield lambda: 0
         return
     held = 0
-    before = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+    before = {int(number): handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
 
     def hold(number: int, frame: FrameType | None) -> None:
         nonlocal held

@@ -86,7 +86,7 @@ class _Worker:
         self.runs = True
         self.seed = -1  # which it trains
         self._idle, self._stopping = True, False
-        self._process = spawn.Process(target=_work, args=(theirs, train, given_references()))
+        self._process = spawn.Process(target=_work, args=(theirs, pickle.dumps(train), given_references()))
         self._process.start()
         stack.callback(self._end)
         theirs.close()
@@ -124,10 +124,11 @@ class _Worker:
 
 
 # ---- in a process ----------------------------------------------------------------------------------------------------
-def _work(pipe: Connection, train: TrainSeed, references: dict[str, dict[str, str]]) -> None:
+def _work(pipe: Connection, sent: bytes, references: dict[str, dict[str, str]]) -> None:
     """Train the seeds that the parent sends."""
     give_references(references)
     machine.die_with_parent()
+    train: TrainSeed = pickle.loads(sent)  # only now: its config may have classes of the references
     given: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_listen, args=(pipe, given, stopping), daemon=True).start()

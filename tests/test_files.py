@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -123,3 +126,41 @@ def test_only_plain_files_are_read_and_only_small_ones(tmp_path: Path) -> None:
         files.check_plain(tmp_path / "none")
     assert files.is_folder(tmp_path)
     assert not files.is_folder(tmp_path / ("n" * 300))
+
+
+def test_a_lock_whose_holder_has_not_written_its_number_yet_is_refused_with_the_number(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    for before in ("", f"{2**22 + 1}\n"):  # an empty file, or the number of a process that is gone
+        path.write_text(before)
+        with path.open("r+") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            number = threading.Timer(0.05, path.write_text, (f"{os.getpid()}\n",))
+            number.start()
+            with pytest.raises(OutputInUseError, match=f"in use by process {os.getpid()}"), files.lock(path):
+                pass
+            number.join()
+
+
+def test_a_lock_is_no_link_and_no_pipe(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("of somebody else")
+    ways = (lambda p: p.symlink_to(other), lambda p: p.hardlink_to(other), os.mkfifo, Path.mkdir)
+    for make in ways:
+        path = tmp_path / "here" / "lock"
+        path.parent.mkdir(exist_ok=True)
+        make(path)
+        with pytest.raises(OutputInUseError, match="lock is a link or no file; remove it"), files.lock(path):
+            pass
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert other.read_text() == "of somebody else"
+
+
+def test_a_lock_that_cannot_be_signed_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"), files.lock(tmp_path / "lock"):
+            pass
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from scale_cl.errors import OutputInUseError
 
 _HELD: set[int] = set()  # descriptors of the locks this process holds
+_SIGNED_WITHIN = 5.0  # seconds that the holder of a lock has to write its number into it
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -124,25 +126,60 @@ def _acquire(target: Path) -> int:
     """A descriptor that holds the lock on the file now at `target`."""
     import fcntl
 
+    deadline = time.monotonic() + _SIGNED_WITHIN
     while True:
-        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = _opened(target)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held, named = os.fstat(descriptor), target.stat()
+            held, named = os.fstat(descriptor), target.stat(follow_symlinks=False)
             if (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino):
-                os.truncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()}\n".encode())
+                _sign(descriptor, target)
                 return descriptor
         except FileNotFoundError:  # the former holder removed it between our open and our lock
             pass
         except BlockingIOError:
-            holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
-            raise OutputInUseError(f"{target.parent} is in use by process {holder}: wait, or use another") from None
+            holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
+            if _lives(holder) or time.monotonic() > deadline:
+                os.close(descriptor)
+                raise OutputInUseError(
+                    f"{target.parent} is in use by process {holder or 'unknown'}: wait, or use another"
+                ) from None
+            time.sleep(0.005)  # the holder has the lock and writes its number next
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _opened(target: Path) -> int:
+    """A descriptor of the lock file; OutputInUseError if it is a link or no file: what it leads to is not ours."""
+    how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(FileNotFoundError):
+        found = target.stat(follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise OutputInUseError(f"{target} is a link or no file; remove it: it is only to mark a directory in use")
+    return os.open(target, how, 0o666)
+
+
+def _sign(descriptor: int, target: Path) -> None:
+    """Write the number of this process into a lock file that it holds, or remove the file."""
+    try:
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    except BaseException:  # a full disk
+        target.unlink(missing_ok=True)
+        raise
+
+
+def _lives(holder: str) -> bool:
+    """Whether this is the number of a process; a file without one, or with one of before, is about to be written."""
+    try:
+        os.kill(int(holder), 0)
+    except PermissionError:  # another user's
+        return True
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    return True
 
 
 def _let_go_in_child() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from scale_cl import results
+from scale_cl.trackers import without_passwords
 from tests.cli.test_resume import crash_after
 from tests.trackers.test_tensorboard_logs import curve, opened
 from tests.training.test_checkpointing import Crash
@@ -111,3 +113,36 @@ def test_a_note_that_names_what_is_no_tracker_is_refused(
     refused = command("resume", "o")
     assert refused.code == 2
     assert refused.err == "scale-cl: error: unknown tracker 'shutil'; known are tensorboard, mlflow, wandb\n"
+
+
+def test_a_password_is_recorded_nowhere_and_paths_are_as_they_were_given(command: Callable[..., Any]) -> None:
+    address = "http://me:se/cr@t@127.0.0.1:9/a?token=secret"
+    words = (*SHORT, "--set", "run.keep_state=true", "--set", "run.checkpoint_every=5", "--out", "./a@b/../o")
+    tracked = command(*words, "--track", "tensorboard", f"--track-address={address}")
+    assert tracked.code == 0
+    shown = "--track-address=http://127.0.0.1:9/a?token=***"
+    wanted = shlex.join(["scale-cl", *words, "--track", "tensorboard", shown])
+    assert results.read(Path("o")).environment["command"] == wanted
+    everything = [p.read_bytes() for p in Path("o").rglob("*") if p.is_file()]
+    everything += [tracked.out.encode(), tracked.err.encode()]
+    assert not any(b"secret" in content or b"cr@t" in content for content in everything)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:pass@host:5000/x", "http://host:5000/x"),
+        ("http://token@host", "http://host"),
+        ("http://me:p/a?s@s@host", "http://host"),
+        ("API request to https://me:pass@host/api/2.0 failed", "API request to https://host/api/2.0 failed"),
+        (
+            "postgresql://host/db?user=me&password=pass&sslmode=on",
+            "postgresql://host/db?user=me&password=***&sslmode=on",
+        ),
+        ("http://host:5000/a@b", "http://host:5000/a@b"),
+        ("sqlite:////data/me@work/a.db", "sqlite:////data/me@work/a.db"),
+        ("folder:images/me@work", "folder:images/me@work"),
+    ],
+)
+def test_addresses_are_shown_without_passwords(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown

@@ -24,8 +24,7 @@ from tests.training.allocations import peak_bytes
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     """The content of a file."""
     path = tmp_path_factory.mktemp("model") / "m"
-    settings: dict[str, object] = {"memory": 4, "replay": 4, "backbone": "mlp-8-8"}
-    model = ContinualClassifier("er", settings=settings, standardise=False)
+    model = ContinualClassifier("er", memory=4, replay=4, backbone="mlp-8-8", standardise=False)
     for task, names in (("animals", ("cat", "dog")), ("trees", ("oak", "elm", "fir"))):
         model.partial_fit(*blobs(names, seed=1), task=task)
     model.save(path)

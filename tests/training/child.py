@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -16,11 +17,13 @@ SERVER.set_forkserver_preload(["scale_cl.training", "scale_cl.cli.main", "sklear
 class Child:
     """One run of the command."""
 
-    def __init__(self, folder: Path, *arguments: str | Path) -> None:
-        """Start it; what it prints goes to files in `folder`."""
+    def __init__(self, folder: Path, *arguments: str | Path, quick: bool = False) -> None:
+        """Start it; what it prints goes to files in `folder`. With `quick`, it forks processes and spawns none."""
         self._out, self._err = folder / "child.out", folder / "child.err"
+        for path in (self._out, self._err):
+            path.write_text("")  # what an earlier one said
         words = [str(a) for a in arguments]
-        self._process = SERVER.Process(target=_main, args=(words, self._out, self._err))
+        self._process = SERVER.Process(target=_main, args=(words, self._out, self._err, quick))
         self._process.start()
 
     @property
@@ -50,9 +53,14 @@ class Child:
             assert time.monotonic() < ends, f"it did not say {words!r} in time"
             time.sleep(0.005)
 
+    def signal(self, number: int, *, group: bool = False) -> None:
+        """Send a signal, to the child alone or, as a terminal does, to its children as well."""
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(self.pid, number)
+
     def interrupt(self, number: int, *, group: bool = False) -> tuple[int | None, str, str]:
-        """Send a signal, to the child alone or, as a terminal does, to its children as well; how it ended."""
-        (os.killpg if group else os.kill)(self.pid, number)
+        """Send a signal and wait for the end; how it ended."""
+        self.signal(number, group=group)
         return self.finished()
 
     def kill(self) -> None:
@@ -66,8 +74,11 @@ class Child:
         return self._process.exitcode, self._out.read_text(), self._err.read_text()
 
 
-def _main(arguments: list[str], out: Path, err: Path) -> None:
+def _main(arguments: list[str], out: Path, err: Path, quick: bool) -> None:
     os.setsid()
+    if quick:
+        fork = multiprocessing.get_context("fork")
+        multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     for path, stream in ((out, sys.stdout), (err, sys.stderr)):

@@ -91,8 +91,11 @@ def test_whichever_write_fails_the_run_ends_clearly_and_can_go_on(
             assert "cannot be written" in ended.err
             if not Path("o/run.json").exists():
                 assert not list(Path("o").glob("*")), "before the first checkpoint nothing is left"
+                noted = "the note of the run cannot be written" not in ended.err
+                assert noted == ("no checkpoint was written, so there is nothing to go on with" in ended.err)
                 continue
             assert found(Path("o/checkpoints/seed-0"))
+            assert ended.err.endswith("; go on with: scale-cl resume o\n")
             assert command("resume", "o", "-q").code == 0
         assert results.read(Path("o")).seeds[0].matrix == wanted
         assert not Path("o/checkpoints").exists()

@@ -35,8 +35,8 @@ def command(name: str, out: Path) -> list[str | Path]:
     return ["run", *RUNS.get(name, ["--learner", name, *SHORT]), *COMMON, "--out", out]
 
 
-def finish(folder: Path, *arguments: str | Path) -> None:
-    code, out, err = Child(folder, *arguments).finished()
+def finish(folder: Path, *arguments: str | Path, quick: bool = False) -> None:
+    code, out, err = Child(folder, *arguments, quick=quick).finished()
     assert code == 0, (out, err)
 
 

@@ -1,15 +1,19 @@
-"""Device, threads and precision of a run."""
+"""Device, threads and precision of a run; signals."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from scale_cl.errors import ConfigError
+from scale_cl.training import machine
 from scale_cl.training.config import RunSettings
-from scale_cl.training.machine import choose_device, compute, prepare
+from scale_cl.training.machine import choose_device, compute, interrupts_held, prepare, stop_on_signal
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +52,62 @@ def test_the_cpu_gets_the_threads_asked_for_and_counts_in_fp32() -> None:
 def test_a_gpu_gets_the_precision_asked_for() -> None:
     how = compute(RunSettings(precision="bf16", channels_last=True), torch.device("cuda:0"))
     assert (how.precision, how.channels_last, how.capture) == ("bf16", True, True)
+
+
+@pytest.fixture
+def handlers_are_put_back() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers_are_put_back")
+def test_the_second_of_many_signals_interrupts_and_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_SAME", 0.0)
+    with stop_on_signal() as stop:
+        assert not stop()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    for number in SIGNALS:
+        signal.raise_signal(number)  # while the process ends
+
+
+@pytest.mark.usefixtures("handlers_are_put_back")
+def test_a_signal_that_a_wrapper_sends_twice_is_one() -> None:
+    with stop_on_signal() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop()
+
+
+@pytest.mark.usefixtures("handlers_are_put_back")
+def test_where_nothing_is_to_be_saved_the_first_signal_interrupts_and_no_other() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_on_signal(at_once=True):
+        signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_without_a_signal_the_handlers_are_as_before() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with stop_on_signal(), interrupts_held():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_held_interrupts_are_counted_and_raised_at_the_end() -> None:
+    counts = []
+
+    def interrupted() -> None:
+        with interrupts_held() as held:
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+                counts.append(held())
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert counts == [1, 2]

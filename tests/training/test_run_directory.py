@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scale_cl import results
+from scale_cl import results, training
+from scale_cl.errors import OutputInUseError
 from scale_cl.streams import user_streams
 from scale_cl.training.checkpoint import found
 from scale_cl.training.config import resolve
 from scale_cl.training.run_directory import NOTE_NAME, RunDirectory, RunRequest
 from tests.cli.test_resume import crash_after
 from tests.training.test_checkpointing import Crash
+
+SIZES = ("--set", "run.batch_size=200", "--set", "run.checkpoint_every=1")
+TINY = ("run", "--learner", "finetune", "--tasks", "1", "-q", "--out", "o", *SIZES)
 
 
 def make_images(folder: Path) -> None:
@@ -102,3 +106,65 @@ def test_a_note_of_an_earlier_version_does_not_say_where_it_was_written(tmp_path
     del content["here"]
     path.write_text(json.dumps(content))
     assert directory.request().config == asked.config
+
+
+@pytest.fixture
+def without_note(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A directory `o` with checkpoints of a run whose note is gone."""
+    crash_after(2, monkeypatch)
+    with pytest.raises(Crash):
+        command(*TINY)
+    Path("o/run.json").unlink()
+    return command
+
+
+def test_checkpoints_without_a_note_are_never_cleared_silently(
+    without_note: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = {p: p.read_bytes() for p in Path("o").rglob("*") if p.is_file()}
+    for words in (TINY, (*TINY, "--dry-run"), ("resume", "o")):
+        refused = without_note(*words)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert "run.json" in refused.err
+    said = "o/checkpoints holds checkpoints, but o/run.json, which says of what run, is missing"
+    assert said in without_note(*TINY).err
+    config = resolve(learner="finetune", options={"stream.tasks": 1, "run.batch_size": 200})
+    with pytest.raises(OutputInUseError, match="o/checkpoints holds checkpoints"):
+        training.run(config, "o", resume=True)
+    assert {p: p.read_bytes() for p in Path("o").rglob("*") if p.is_file()} == before
+    training.run(config, "o", resume=True, force=True)
+    assert "--force removes them; the run starts again" in caplog.text
+    assert results.read(Path("o")).seeds
+
+
+def test_they_are_cleared_when_asked_for(without_note: Callable[..., Any]) -> None:
+    assert without_note(*TINY, "--force").code == 0
+    assert not Path("o/checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", [".lock", "checkpoints", "checkpoints/seed-0", "seeds"])
+def test_links_in_the_directory_of_somebody_else_are_not_followed(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    crash_after(2, monkeypatch)
+    with pytest.raises(Crash):
+        command(*TINY)
+    link, target = Path("o") / name, tmp_path / "precious"
+    if name == ".lock":
+        target.write_text("of somebody else")
+    elif name == "seeds":
+        target.mkdir()
+        (target / "seed-0.json").write_text("of somebody else")
+    else:
+        link.rename(target)
+    link.symlink_to(target)
+    before = {p: p.read_bytes() for p in (target, *target.rglob("*")) if p.is_file()}
+    for words in (("resume", "o"), (*TINY, "--force")):
+        refused = command(*words)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert f"{link} is a symbolic link, which is not followed" in refused.err
+    assert {p: p.read_bytes() for p in (target, *target.rglob("*")) if p.is_file()} == before
+    link.unlink()
+    if name.startswith("checkpoints"):
+        target.rename(link)
+    assert command("resume", "o").code == 0

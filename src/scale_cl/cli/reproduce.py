@@ -80,6 +80,7 @@ def reproduce(
     from scale_cl.experiments.search import read_grid
     from scale_cl.settings import suggest
     from scale_cl.training.config import RunSettings
+    from scale_cl.training.machine import stop_on_signal
 
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; {suggest(engine, ENGINES)}")
@@ -120,7 +121,8 @@ def reproduce(
             return
         progress = _Progress(plan, gpu=chosen.gpu)
         try:
-            execute_plan(plan, chosen.engine, slots=at_once, listener=progress)
+            with stop_on_signal(at_once=True):
+                execute_plan(plan, chosen.engine, slots=at_once, listener=progress)
         except KeyboardInterrupt:
             say("\nstopped; finished runs are kept, and the same command continues", err=True)
             raise typer.Exit(INTERRUPTED) from None

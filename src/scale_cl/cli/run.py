@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -71,7 +71,7 @@ def run(
     """
     from scale_cl.cli.catalog import config_text
     from scale_cl.errors import ConfigError
-    from scale_cl.trackers import EVERY, parse, tracking
+    from scale_cl.trackers import EVERY, parse, tracking, without_passwords
     from scale_cl.training.config import resolve
     from scale_cl.training.run_directory import RunDirectory, RunRequest, new_directory
 
@@ -107,7 +107,7 @@ def run(
     with directory.claimed(force=force):
         every = EVERY if track_every is None else track_every
         tracked = partial(tracking, named, directory.path, every=every, project=track_project, address=track_address)
-        request = RunRequest(resolved, data, sys.argv[1:])
+        request = RunRequest(resolved, data, [without_passwords(argument) for argument in sys.argv[1:]])
         result = run_with_progress(request, directory, quiet=quiet, tracked=tracked if named else None)
     close(result, directory.path, quiet=quiet)
 
@@ -186,6 +186,7 @@ def run_with_progress(
     config = request.config
     listeners: list[Tracking] = []
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_stop(directory))
         if tracked is not None:
             environment = describe(choose_device(config.run.device), config.run.threads, request.arguments)
             about = {"config": config.as_dict(), "environment": environment, "seeds": config.seeds}
@@ -208,6 +209,19 @@ def run_with_progress(
             )
         except DivergenceError as error:
             raise DivergenceError(f"{error} (--on-divergence skip)") from error
+
+
+@contextlib.contextmanager
+def _one_stop(directory: RunDirectory | None) -> Iterator[None]:
+    """A second signal ends a run with a line, as the first does."""
+    from scale_cl.errors import Interrupted
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if directory is None:
+            raise
+        raise Interrupted(f"stopped at once, without a new checkpoint; {directory.prospect}") from None
 
 
 def close(result: RunResult, directory: Path, *, quiet: bool) -> None:

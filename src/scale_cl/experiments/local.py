@@ -113,10 +113,13 @@ class _Worker:
         self._log: IO[bytes] | None = None
 
     def send(self, message: dict[str, Any]) -> None:
+        from scale_cl.training.machine import interrupts_held
+
         if self.process is not None and self.process.poll() is not None:
             self.end()
         if self.process is None:
-            self.process = self._start()
+            with interrupts_held():  # so that none leaves a process that `end` does not know of
+                self.process = self._start()
             self._write({"cores": self.place.cores})
         self._write(message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from scale_cl.settings import suggest
 NAMES = ("tensorboard", "mlflow", "wandb")  # each is also the name of the extra and of the package it installs
 Axis = Literal["step", "task"]  # the x axis of a curve: training steps, or tasks learned
 Ending = Literal["finished", "stopped", "failed"]
+_USER = re.compile(r"://[^\s/@:]*(:(?!\d+/)\S*)?@")  # and a password, which may contain anything; no port with a path
+_SECRET = re.compile(r"([?&][^\s=&]*(?:pass|pwd|secret|token|key)[^\s=&]*=)[^\s&#]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,11 @@ def parse(texts: Iterable[str]) -> list[str]:
         if name not in NAMES:
             raise ConfigError(f"unknown tracker {name!r}; {suggest(name, NAMES)}")
     return list(dict.fromkeys(names))
+
+
+def without_passwords(text: str) -> str:
+    """The text with its addresses as they may be shown and recorded: without user and password."""
+    return _SECRET.sub(r"\1***", _USER.sub("://", text))
 
 
 def make(name: str, *, project: str | None = None, address: str | None = None) -> Backend:

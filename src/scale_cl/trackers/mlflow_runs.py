@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scale_cl.errors import TrackerError
-from scale_cl.trackers.backend import About, Axis, Ending, flat
+from scale_cl.trackers.backend import About, Axis, Ending, flat, without_passwords
 
 _MOST = 500  # metrics in one request; the server takes 1000
 _MOST_PARAMETERS = 100
@@ -62,9 +62,10 @@ class MLflow:
                 for name, content in (("config", about.config), ("environment", about.environment)):
                     self._file(self._whole, f"{name}.json", json.dumps(content, indent=2).encode())
         except Exception as error:  # of many kinds: network, server, database
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise TrackerError(f"tracking with mlflow at {_without_password(address)} cannot start: {reason}") from None
-        shown = _without_password(address)
+            reason = " ".join(str(error).split()) or type(error).__name__
+            said = without_passwords(f"tracking with mlflow at {address} cannot start: {reason}")
+            raise TrackerError(said[:500]) from None
+        shown = without_passwords(address)
         if shown.startswith("http"):
             return f"{shown.rstrip('/')}/#/experiments/{self._experiment}/runs/{self._whole}"
         return f"{shown}, run {self._whole}"
@@ -80,7 +81,7 @@ class MLflow:
 
     def memory(self) -> dict[str, Any]:
         """The address, unless it contains a password, and the runs."""
-        address = self._address if self._address == _without_password(self._address or "") else None
+        address = self._address if self._address == without_passwords(self._address or "") else None
         runs = {str(seed): run for seed, run in self._runs.items()}
         return {"address": address, "experiment": self._experiment, "run": self._whole, "seeds": runs}
 
@@ -157,8 +158,8 @@ def _must_answer(address: str) -> None:
     """Check quickly whether a server answers at all, because the client would retry for minutes."""
     if not address.startswith(("http://", "https://")):
         return
-    parts = urllib.parse.urlsplit(address)
-    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/") + "/health", query="")
+    parts = urllib.parse.urlsplit(without_passwords(address))
+    bare = parts._replace(path=parts.path.rstrip("/") + "/health", query="")
     try:
         with urllib.request.urlopen(bare.geturl(), timeout=_ANSWERS_WITHIN):
             pass
@@ -172,8 +173,3 @@ def _absolute(address: str) -> str:
     """Make the path of a database file absolute, so that it is found after a change of directory."""
     path = address.removeprefix("sqlite:///")
     return address if path == address or path.startswith("/") else f"sqlite:///{Path(path).absolute()}"
-
-
-def _without_password(address: str) -> str:
-    parts = urllib.parse.urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else address

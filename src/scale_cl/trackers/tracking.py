@@ -23,7 +23,7 @@ from typing import Any
 from scale_cl import files
 from scale_cl.errors import ConfigError, Interrupted, TrackerError, one_line
 from scale_cl.json_format import Format
-from scale_cl.trackers.backend import About, Backend, Ending, make, parse
+from scale_cl.trackers.backend import About, Backend, Ending, make, parse, without_passwords
 from scale_cl.trackers.curves import Curves
 from scale_cl.trackers.tensorboard_logs import FOLDER
 from scale_cl.training.events import Event, Started, Stepped
@@ -201,7 +201,7 @@ class _Background:
         if not self._failed:
             self._failed = True
             broke = f"tracking with {self._backend.name} broke off, the run goes on without it"
-            _log.warning("scale-cl: warning: %s: %s", broke, one_line(error))
+            _log.warning("scale-cl: warning: %s: %s", broke, without_passwords(one_line(error)))
 
 
 # ---- the note of a tracked run ---------------------------------------------------------------------------------------

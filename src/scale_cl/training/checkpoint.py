@@ -62,6 +62,10 @@ class UnusableCheckpointError(CheckpointError):
     """A seed's checkpoints cannot be used: damaged, of another run, or of an earlier version."""
 
 
+class UnwrittenCheckpointError(CheckpointError):
+    """A checkpoint cannot be written; those before it are untouched."""
+
+
 class Position(NamedTuple):
     """How far: stages (tasks) that are trained and tested, and steps made in the next one."""
 

@@ -23,7 +23,15 @@ from scale_cl.settings import as_dict
 from scale_cl.streams import Stream
 from scale_cl.streams.user_streams import is_own
 from scale_cl.training import checkpoint
-from scale_cl.training.checkpoint import Checkpoint, Images, LearntStream, Model, Position, SavedTask
+from scale_cl.training.checkpoint import (
+    Checkpoint,
+    Images,
+    LearntStream,
+    Model,
+    Position,
+    SavedTask,
+    UnwrittenCheckpointError,
+)
 from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.learnt_streams import learnt_streams
 from scale_cl.training.run_directory import RunDirectory
@@ -186,9 +194,8 @@ class Checkpointer:
             kept = checkpoint.found(folder)[: self._kept]
             checkpoint.keep_only(folder, [*kept, folder / f"{checkpoint.name_of(_start(now.streams))}.json"])
         except OSError as error:
-            raise CheckpointError(
-                f"a checkpoint cannot be written to {self.directory}: {error.strerror or error}; the last good one "
-                f"stays, and once the disk is well `scale-cl resume {self.directory}` continues from it"
+            raise UnwrittenCheckpointError(
+                f"a checkpoint cannot be written to {self.directory}: {error.strerror or error}"
             ) from error
 
     def _restore(self, run: LearnerRun, path: Path, saved: Checkpoint) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -29,6 +30,7 @@ from scale_cl.training.config import RunSettings
 
 _counts = Turns()  # of those who change the number of threads: what one reads, another must not be changing
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SAME = 0.2  # seconds within which signals are one: `timeout` and other wrappers send two
 
 
 # ---- device ----------------------------------------------------------------------------------------------------------
@@ -184,28 +186,59 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 # ---- signals ---------------------------------------------------------------------------------------------------------
 @contextmanager
-def stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """A function that says whether SIGINT or SIGTERM has arrived; a second SIGINT interrupts at once.
+def stop_on_signal(*, at_once: bool = False) -> Iterator[Callable[[], bool]]:
+    """A function that says whether SIGINT or SIGTERM has arrived; a second one raises KeyboardInterrupt.
 
-    Only the main thread receives signals; in other threads nothing changes.
+    With `at_once` the first one does. There is one KeyboardInterrupt at most: later signals change nothing until the
+    process ends, not even after the context, so that none of them disturbs the stop. Only the main thread receives
+    signals; in other threads nothing changes.
     """
-    asked = False
+    arrived: list[float] = []
 
-    def ask(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked and number == signal.SIGINT:
+    def note(_number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if arrived and now - arrived[0] < _SAME:
+            return
+        arrived.append(now)
+        if len(arrived) == (1 if at_once else 2):
             raise KeyboardInterrupt
-        asked = True
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
-        yield lambda: asked
+        yield lambda: bool(arrived)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if arrived else handler)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[Callable[[], int]]:
+    """Within the context no signal raises KeyboardInterrupt: they are counted, and one is raised at the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: 0
+        return
+    held = 0
+    before = {int(number): handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal held
+        try:
+            before[number](number, frame)
+        except KeyboardInterrupt:
+            held += 1
+
+    try:
+        for number in before:
+            signal.signal(number, hold)
+        yield lambda: held
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if held:
+            raise KeyboardInterrupt
 
 
 @contextmanager

@@ -6,13 +6,9 @@ On a GPU all seeds train side by side; on a CPU they are spread over processes.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,16 +17,15 @@ from typing import Any
 import torch
 
 from scale_cl import results, streams
-from scale_cl.errors import Interrupted, OutputInUseError, ScaleClError
+from scale_cl.errors import Interrupted, OutputInUseError, ResultError
 from scale_cl.learners import Learner, registry
-from scale_cl.plugins import give_references, given_references
 from scale_cl.results import RunResult, SeedResult
 from scale_cl.streams import Stream, catalog
 from scale_cl.streams.keeping import room
 from scale_cl.streams.sources.source import Progress
 from scale_cl.streams.user_streams import load_own
 from scale_cl.training import machine
-from scale_cl.training.checkpoint import UnusableCheckpointError
+from scale_cl.training.checkpoint import UnusableCheckpointError, UnwrittenCheckpointError
 from scale_cl.training.checkpointing import Checkpointer, same_settings
 from scale_cl.training.config import Config, StreamSettings, streams_learnt
 from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted, ignore, to_all
@@ -38,6 +33,7 @@ from scale_cl.training.learnt_streams import after_earlier
 from scale_cl.training.loop import train_many
 from scale_cl.training.machine import choose_device, compute, prepare
 from scale_cl.training.memory_check import check_fits
+from scale_cl.training.processes import train_over_processes
 from scale_cl.training.run_directory import RunDirectory, RunRequest
 
 _log = logging.getLogger("scale_cl")
@@ -93,6 +89,8 @@ def run(
             taught = bool(config.before) and streams_learnt(done.seeds[0].config) == config.before
             if not force and not taught:
                 raise OutputInUseError(f"{directory.path} holds the result of another run; choose another directory")
+        if resume:
+            _check_noted(directory, force=force)
         job = replace(job, directory=directory.path, resume=resume and (directory.unfinished or taught))
         train_into = partial(_trained_into, directory, RunRequest(config, data, arguments), recorded)
         try:
@@ -102,6 +100,15 @@ def run(
                 raise
             _log.warning("scale-cl: warning: %s; the run starts again", error)
             return train_into(replace(job, resume=False))
+
+
+def _check_noted(directory: RunDirectory, *, force: bool) -> None:
+    try:
+        directory.check_noted()
+    except OutputInUseError as error:
+        if not force:
+            raise
+        _log.warning("scale-cl: warning: %s; the run starts again", error)
 
 
 def build_stream(config: Config, seed: int, root: Path | None, progress: Progress | None = None) -> Stream:
@@ -198,9 +205,13 @@ def _trained_into(directory: RunDirectory, request: RunRequest, recorded: Record
         result = _trained(job, recorded)
         result = replace(result, seconds_wall=result.seconds_wall + earlier)
         directory.finish(result, keep_state=job.config.keeps_state)
-    except BaseException:
+    except BaseException as error:  # all processes of the run have ended
         if not begun:
             directory.abandon(taught=job.resume)
+        if isinstance(error, Interrupted):
+            raise Interrupted(f"stopped as asked; {directory.prospect}") from None
+        if isinstance(error, UnwrittenCheckpointError | ResultError):
+            raise type(error)(f"{error}; {directory.prospect}") from error
         raise
     return result
 
@@ -264,7 +275,7 @@ def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
 
 def _stop_if_asked(stop: Callable[[], bool], event: Event) -> None:
     if isinstance(event, Stepped) and stop():
-        raise Interrupted(_NOTHING_KEPT)
+        raise Interrupted("stopped as asked; nothing was kept")
 
 
 def _remarks(stream: Stream) -> tuple[str, ...]:
@@ -292,84 +303,34 @@ def _environment(config: Config, arguments: list[str] | None, more: Mapping[str,
 
 # ---- processes -------------------------------------------------------------------------------------------------------
 def _over_processes(job: _Job, processes: int) -> list[SeedResult]:
-    """Train the seeds over several processes; a thread passes their events on."""
+    """Train the seeds over several processes."""
     config = job.config
     first = job.stream(config.seeds[0])  # bad data fails here, once and clearly
     merged = _MergedEvents(job.tell, config.seeds)
     merged.take(config.seeds[0], Loaded(_remarks(first)))
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
-    spawn = multiprocessing.get_context("spawn")
-    events, stopping = spawn.SimpleQueue(), spawn.Event()
-    listener = threading.Thread(target=merged.listen, args=(events,), daemon=True)
-    listener.start()
-    try:
-        given = (events, stopping, given_references())
-        with ProcessPoolExecutor(processes, spawn, initializer=_enter_process, initargs=given) as pool:
-            with machine.signals_blocked():
-                sent = replace(job, stop=None, tell=ignore)
-                futures = [pool.submit(_train_in_process, sent, seed) for seed in config.seeds]
-            try:
-                while wait(futures, timeout=_POLL, return_when=FIRST_EXCEPTION).not_done:
-                    if job.stop is not None and job.stop():
-                        break
-                    if any(future.done() and future.exception() for future in futures):
-                        break
-                else:
-                    return [future.result() for future in futures]
-            finally:  # after an error or a wish to stop, seeds that still run save their state and end
-                stopping.set()
-                pool.shutdown(wait=True, cancel_futures=True)
-    except BrokenProcessPool:
-        raise ScaleClError(_KILLED) from None
-    finally:
-        events.put(None)  # the queue keeps its order: everything that was sent before is passed on
-        listener.join(timeout=10)
-    raise _reason(futures)
+    train = partial(_train_in_process, replace(job, stop=None, tell=ignore))
+    return train_over_processes(train, config.seeds, processes, tell=merged.take, stop=job.stop)
 
 
-def _reason(futures: Sequence[Future[SeedResult]]) -> BaseException:
-    """Why seeds did not finish: an error of one of them, else that they were asked to stop."""
-    ended = [future.exception() for future in futures if not future.cancelled()]
-    errors = sorted((e for e in ended if e is not None), key=lambda e: isinstance(e, Interrupted))
-    if any(isinstance(e, BrokenProcessPool) for e in errors):
-        return ScaleClError(_KILLED)
-    return errors[0] if errors else Interrupted("stopped as asked before training began")
+def _train_in_process(job: _Job, seed: int, tell: Listener, stop: Callable[[], bool]) -> SeedResult:
+    return _side_by_side(replace(job, stop=stop, tell=_FewSteps(tell)), [seed])[0]
 
 
-_KILLED = "a process of this run was killed, perhaps for want of memory; try fewer processes"
-_NOTHING_KEPT = "stopped as asked; nothing was kept"
-_POLL = 0.1  # seconds between checks whether the run is to stop
-_events: Any = None
-_stopping: Any = None
-
-
-def _enter_process(events: Any, stopping: Any, references: dict[str, dict[str, str]]) -> None:
-    global _events, _stopping
-    _events, _stopping = events, stopping
-    give_references(references)
-    machine.die_with_parent()
-
-
-def _train_in_process(job: _Job, seed: int) -> SeedResult:
-    if job.directory is None and _stopping.is_set():
-        raise Interrupted(_NOTHING_KEPT)
-    return _side_by_side(replace(job, stop=_stopping.is_set, tell=_Sender(_events, seed)), [seed])[0]
-
-
-class _Sender:
-    """Sends the events of one seed from its process to the parent; of its steps only every twentieth."""
+class _FewSteps:
+    """Passes on the events of one seed; of its steps only every twentieth."""
 
     _EVERY = 20
 
-    def __init__(self, events: Any, seed: int) -> None:
-        self._events, self._seed, self._all = events, seed, 0
+    def __init__(self, tell: Listener) -> None:
+        self._tell, self._all = tell, 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self._all = event.steps
         if isinstance(event, Stepped) and event.steps % self._EVERY and event.steps != self._all:
             return
-        self._events.put((self._seed, event))
+        self._tell(event)
 
 
 class _MergedEvents:
@@ -381,11 +342,6 @@ class _MergedEvents:
         self._loaded = self._started = False
         self._task = -1
         self._training = set(seeds)
-
-    def listen(self, events: Any) -> None:
-        """Pass on what processes send, until None."""
-        while (sent := events.get()) is not None:
-            self.take(*sent)
 
     def take(self, seed: int, event: Event) -> None:
         """Pass on an event of one seed, if it is an event of the whole run as well."""

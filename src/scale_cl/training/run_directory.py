@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import Self
 from scale_cl import files
 from scale_cl.errors import CheckpointError, OutputInUseError, ResultError, ScaleClError, is_utf8, printable
 from scale_cl.json_format import Format
-from scale_cl.results import RESULT_NAME, RunResult
+from scale_cl.results import RESULT_NAME, SEEDS_FOLDER, RunResult
 from scale_cl.streams import data_root
 from scale_cl.training import checkpoint
 from scale_cl.training.config import Config
@@ -28,6 +29,7 @@ from scale_cl.training.config import Config
 SCHEMA = 1  # of the note
 NOTE_NAME = "run.json"
 CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
 RUNS = Path("runs")
 _LARGEST = 1 << 20  # bytes of a note
 _AGAIN = 0.1  # seconds between attempts to lock the directory
@@ -77,6 +79,21 @@ class RunDirectory:
                 f"{self.path} holds a run that is not finished; `scale-cl resume {self.path}` goes on with it, "
                 "--force begins anew"
             )
+        if not force:
+            self.check_noted()
+        for path in (self.path / LOCK, self.path / SEEDS_FOLDER, *self._checkpoint_folders()):
+            if path.is_symlink():
+                raise OutputInUseError(
+                    f"{path} is a symbolic link, which is not followed; put its target in its place, or remove it"
+                )
+
+    def check_noted(self) -> None:
+        """Raise OutputInUseError if checkpoints are here without a note or a result that says what they are of."""
+        if self.seeds and not self.unfinished and not (self.path / RESULT_NAME).exists():
+            raise OutputInUseError(
+                f"{self.path / CHECKPOINTS} holds checkpoints, but {self.path / NOTE_NAME}, which says of what run, is "
+                "missing; choose another --out, or --force removes them"
+            )
 
     @contextlib.contextmanager
     def claimed(self, *, force: bool = False, patience: float = 0.0) -> Iterator[Self]:
@@ -104,7 +121,7 @@ class RunDirectory:
     def _lock(self, stack: contextlib.ExitStack, deadline: float) -> None:
         while True:
             try:
-                stack.enter_context(files.lock(self.path / ".lock"))
+                stack.enter_context(files.lock(self.path / LOCK))
                 return
             except OutputInUseError:
                 if time.monotonic() >= deadline:
@@ -135,7 +152,7 @@ class RunDirectory:
             "data": root if root is not None and is_utf8(root) else None,
             "arguments": None if request.arguments is None else [printable(a) for a in request.arguments],
         }
-        _must_write(lambda: files.write_json(self.path / NOTE_NAME, content), self.path)
+        _must_write(lambda: files.write_json(self.path / NOTE_NAME, content), "the note of the run", self.path)
 
     def request(self) -> RunRequest:
         """The note of the unfinished run; CheckpointError if there is none, or it is damaged, foreign or newer."""
@@ -158,7 +175,7 @@ class RunDirectory:
 
     def finish(self, result: RunResult, *, keep_state: bool) -> None:
         """Write the result and remove the note and the checkpoints; with `keep_state`, the newest of each seed stay."""
-        _must_write(lambda: result.write(self.path), self.path)
+        _must_write(lambda: result.write(self.path), "the result", self.path)
         self.remove_note()  # before the checkpoints: a run with a note and no checkpoint would start again
         if keep_state:
             for seed in result.seeds:
@@ -178,6 +195,15 @@ class RunDirectory:
             self.remove_checkpoints()
             self.remove_note()
 
+    @property
+    def prospect(self) -> str:
+        """What can be done after the run stopped, in words."""
+        if self.finished:
+            return f"the result is in {self.path / RESULT_NAME}"
+        if self.unfinished:
+            return f"go on with: scale-cl resume {shlex.quote(str(self.path))}"
+        return "no checkpoint was written, so there is nothing to go on with; start it again"
+
     def remove_note(self) -> None:
         """Nothing is left to be done here."""
         (self.path / NOTE_NAME).unlink(missing_ok=True)
@@ -187,11 +213,15 @@ class RunDirectory:
     def seeds(self) -> list[int]:
         """The seeds that have checkpoints."""
         found = []
-        for folder in (self.path / CHECKPOINTS).glob("seed-*"):
+        for folder in self._checkpoint_folders()[1:]:
             number = folder.name.removeprefix("seed-")
             if number.isdecimal() and checkpoint.found(folder):
                 found.append(int(number))
         return sorted(found)
+
+    def _checkpoint_folders(self) -> list[Path]:
+        """The folder of all checkpoints and, inside it, those of the seeds; they need not exist."""
+        return [self.path / CHECKPOINTS, *(self.path / CHECKPOINTS).glob("seed-*")]
 
     def checkpoints_of(self, seed: int) -> Path:
         """The folder with the checkpoints of one seed."""
@@ -225,11 +255,11 @@ def _with_base(config: Config, here: str | None) -> Config:
     return config
 
 
-def _must_write(write: Callable[[], object], directory: Path) -> None:
+def _must_write(write: Callable[[], object], what: str, directory: Path) -> None:
     try:
         write()
     except OSError as error:
-        raise ResultError(f"the result cannot be written to {directory}: {error.strerror or error}") from error
+        raise ResultError(f"{what} cannot be written to {directory}: {error.strerror or error}") from error
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -1,0 +1,166 @@
+"""Seeds over several processes: each has a pipe of its own and shares no lock, so any of them may die at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import queue
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from scale_cl.errors import Interrupted, ScaleClError, one_line
+from scale_cl.plugins import give_references, given_references
+from scale_cl.results import SeedResult
+from scale_cl.training import machine
+from scale_cl.training.events import Event, Listener
+
+_POLL = 0.1  # seconds between checks whether the run is to stop
+_STOP = "stop"
+_KILLED = "a process of this run was killed, perhaps for want of memory; try fewer processes"
+
+
+class TrainSeed(Protocol):
+    """Trains one seed in a process of its own; can be pickled."""
+
+    def __call__(self, seed: int, tell: Listener, stop: Callable[[], bool]) -> SeedResult:
+        """Pass events to `tell`; once `stop` returns true, save the state and raise Interrupted."""
+
+
+def train_over_processes(
+    train: TrainSeed,
+    seeds: Sequence[int],
+    processes: int,
+    *,
+    tell: Callable[[int, Event], None],
+    stop: Callable[[], bool] | None,
+) -> list[SeedResult]:
+    """Train the seeds over so many processes; however this function ends, they have all ended before.
+
+    After an error of a seed or a wish to stop (by `stop`, or an interrupt), the seeds that still train save their state
+    and end. After a second wish the processes are killed, which leaves the checkpoints that are there.
+    """
+    waiting, done, errors = deque(seeds), dict[int, SeedResult](), list[BaseException]()
+    with machine.interrupts_held() as interrupts, contextlib.ExitStack() as stack:
+        with machine.signals_blocked():
+            workers = [_Worker(train, stack) for _ in range(processes)]
+        for worker in workers:
+            worker.give(waiting.popleft() if waiting else None)
+        while running := {worker.pipe: worker for worker in workers if worker.runs}:
+            wishes = interrupts() + (stop is not None and stop())
+            if wishes > 1:
+                break
+            if wishes or errors:
+                waiting.clear()
+                for worker in running.values():
+                    worker.stop()
+            for pipe in wait([*running], _POLL):
+                worker = running[pipe]  # type: ignore[index]  # only pipes were waited for
+                match worker.receive():
+                    case "event", event:
+                        tell(worker.seed, event)
+                        continue
+                    case "done", result:
+                        done[worker.seed] = result
+                    case "failed", error:
+                        errors.append(error)
+                worker.give(waiting.popleft() if waiting else None)
+    if len(done) == len(seeds):
+        return [done[seed] for seed in seeds]
+    errors.append(Interrupted("stopped as asked before training began"))
+    raise min(errors, key=lambda error: isinstance(error, Interrupted))
+
+
+class _Worker:
+    """A process that trains one seed after another."""
+
+    def __init__(self, train: TrainSeed, stack: contextlib.ExitStack) -> None:
+        """Start it, to be ended with `stack`."""
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, theirs = spawn.Pipe()
+        self.runs = True
+        self.seed = -1  # which it trains
+        self._idle, self._stopping = True, False
+        self._process = spawn.Process(target=_work, args=(theirs, pickle.dumps(train), given_references()))
+        self._process.start()
+        stack.callback(self._end)
+        theirs.close()
+
+    def give(self, seed: int | None) -> None:
+        """The next seed to train, or None: end."""
+        self._idle = seed is None
+        self.seed = self.seed if seed is None else seed
+        self._send(seed)
+
+    def stop(self) -> None:
+        """Save the state and end."""
+        if not self._stopping:
+            self._stopping = True
+            self._send(_STOP)
+
+    def receive(self) -> tuple[str, Any]:
+        """What it says next: "event", "done" or "failed", and which; "ended" if it was not asked for anything."""
+        try:
+            said: tuple[str, Any] = self.pipe.recv()
+        except (EOFError, OSError):  # the process is gone, perhaps in the middle of a message
+            self.runs = False
+            return ("ended", None) if self._idle else ("failed", ScaleClError(_KILLED))
+        return said
+
+    def _send(self, order: int | str | None) -> None:
+        with contextlib.suppress(OSError):  # if it is gone, `receive` finds out
+            self.pipe.send(order)
+
+    def _end(self) -> None:
+        if self.runs:
+            self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+# ---- in a process ----------------------------------------------------------------------------------------------------
+def _work(pipe: Connection, sent: bytes, references: dict[str, dict[str, str]]) -> None:
+    """Train the seeds that the parent sends."""
+    give_references(references)
+    machine.die_with_parent()
+    train: TrainSeed = pickle.loads(sent)  # only now: its config may have classes of the references
+    given: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    stopping = threading.Event()
+    threading.Thread(target=_listen, args=(pipe, given, stopping), daemon=True).start()
+    while (seed := given.get()) is not None:
+        try:
+            if stopping.is_set():
+                raise Interrupted("stopped as asked before training began")
+            pipe.send(("done", train(seed, partial(_report, pipe), stopping.is_set)))
+        except Exception as error:
+            pipe.send(("failed", _sendable(error)))
+
+
+def _listen(pipe: Connection, given: queue.SimpleQueue[int | None], stopping: threading.Event) -> None:
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone, with which this process ends
+        while True:
+            order = pipe.recv()
+            if order == _STOP:
+                stopping.set()
+            else:
+                given.put(order)
+
+
+def _report(pipe: Connection, event: Event) -> None:
+    pipe.send(("event", event))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, if another process can read it; one that is not ours says where it arose."""
+    if not isinstance(error, ScaleClError):
+        error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # of many kinds: the error is somebody else's class
+        return RuntimeError(one_line(error))
+    return error

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl.bench import throughput
+from scale_cl.bench import steps
 from scale_cl.bench.conditions import Clock, Conditions, bench_data
 from scale_cl.bench.steps import Floor, images, updates
 from scale_cl.bench.suite import BenchSettings, measure
@@ -52,7 +52,7 @@ def test_seeds_that_share_a_device_make_their_own_steps() -> None:
 
     clock, compute = Clock(torch.device("cpu"), 1), Compute("fp32", capture=False)
     how = Noted(clock, compute, batch_size=10, rounds=1, block=1, root=None, threads=1)
-    seconds = throughput._together(bench_data("digits", None, synthetic=True), "finetune", how, 2, 7)
+    seconds = steps._together(bench_data("digits", None, synthetic=True), "finetune", how, 2, 7)
     assert seconds > 0
     assert [learner.steps for learner in made] == [2 * 10 + 2 + 7] * 2  # two tasks, each thread's own, and those timed
 

@@ -163,7 +163,7 @@ def test_a_result_that_cannot_be_written_is_one_line_and_leaves_nothing(
     monkeypatch.setattr(files, "write_json", full_disk)
     finished = command("run", "--tasks", "1", "--learner", "finetune", "-q", "--out", "a/b")
     assert (finished.code, finished.out) == (2, "")
-    assert finished.err == "scale-cl: error: the result cannot be written to a/b: No space left on device\n"
+    assert finished.err == "scale-cl: error: the note of the run cannot be written to a/b: No space left on device\n"
     assert list(Path().iterdir()) == []
 
 

@@ -46,8 +46,8 @@ def refused(stored: Stored, change: Callable[[Any], object], path: Path) -> str:
     [
         (lambda c: c["model"]["spec"].update(shape=[5_000_000]), "this learner keeps 4 per task of shape (5000000,)"),
         (lambda c: c["model"]["spec"].update(shape=[2**62, 2**62]), "does not fit its settings"),
-        (lambda c: c["params"]["settings"].update(memory=10**7), "this learner keeps 10000000 per task"),
-        (lambda c: c["params"]["settings"].update(backbone="mlp-99999-99999"), "does not fit its settings: net."),
+        (lambda c: c["params"].update(memory=10**7), "this learner keeps 10000000 per task"),
+        (lambda c: c["params"].update(backbone="mlp-99999-99999"), "does not fit its settings: net."),
         (lambda c: c["model"]["meta"]["tasks"][0].__setitem__(1, 2**31 - 1), "2147483647 classes and heads of [2, 3]"),
         (lambda c: c["model"]["meta"]["tasks"].append(["new", 2]), "it has 3 tasks of up to 3 classes and heads of"),
         (lambda c: c["labels"]["tasks"][0][1].pop(), "its labels, tasks and heads do not agree"),

@@ -22,7 +22,7 @@ from PIL import Image
 import scale_cl
 from scale_cl import ContinualClassifier, results, streams
 from scale_cl.estimator import model_file
-from scale_cl.export.from_run import learner_of_run
+from scale_cl.export.export_task import learner_of_run
 from scale_cl.reports import collect, sections, write_report
 from scale_cl.reports.charts import charts
 from scale_cl.reports.tables import tables

@@ -20,7 +20,7 @@ import torch
 
 from scale_cl import ContinualClassifier, results, streams
 from scale_cl.errors import ConfigError
-from scale_cl.export.from_run import learner_of_run
+from scale_cl.export.export_task import learner_of_run
 from scale_cl.learners import registry
 from scale_cl.training import checkpoint
 from tests.export.loaded import OnnxFile

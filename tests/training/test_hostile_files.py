@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import scale_cl
 from scale_cl.errors import CheckpointError, ScaleClError
-from scale_cl.export.from_run import learner_of_run
+from scale_cl.export.export_task import learner_of_run
 from scale_cl.learners import Scale, State
 from scale_cl.streams import TaskInfo
 from scale_cl.training import checkpoint

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from scale_cl import files
 from scale_cl.bench.conditions import Clock, Conditions, bench_data
 from scale_cl.bench.growth import growth
-from scale_cl.bench.steps import step_times
-from scale_cl.bench.throughput import stream_times, throughput
+from scale_cl.bench.steps import step_times, stream_times, throughput
 from scale_cl.errors import ResultError
 from scale_cl.learners import registry as learner_catalog
 from scale_cl.streams import catalog as stream_catalog

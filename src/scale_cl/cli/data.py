@@ -125,12 +125,12 @@ def _download_bars(root: Path) -> Iterator[Report]:
     if not console.is_terminal:
         said: set[str] = set()
 
-        def say(file: str, done: int, total: int) -> None:
+        def tell(file: str, done: int, total: int) -> None:
             if file not in said:
                 said.add(file)
                 say(f"downloading {file}, {total / 1e6:.1f} MB, to {root}", err=True)
 
-        yield say
+        yield tell
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Bar(*columns, TimeRemainingColumn(), console=console) as bar:

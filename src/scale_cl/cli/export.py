@@ -14,8 +14,7 @@ from scale_cl.cli import say
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scale_cl.export.export_task import Subject
-    from scale_cl.export.from_run import Trained
+    from scale_cl.export.export_task import Subject, Trained
 
 ALL = "all"
 
@@ -91,8 +90,7 @@ def _model(source: Path, seed: int | None) -> tuple[list[str], Callable[[str], S
     """Names of the exportable tasks, a function that prepares one of them, and the state of the run."""
     from scale_cl.errors import ConfigError
     from scale_cl.estimator.saved_model import load_model
-    from scale_cl.export.export_task import subject_of
-    from scale_cl.export.from_run import learner_of_run
+    from scale_cl.export.export_task import learner_of_run, subject_of
     from scale_cl.training.kept_model import preprocess
 
     if source.is_file():

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from scale_cl.cuda_graphs import HostLog, RecordedFunction
 from scale_cl.engine.extras import Extras
-from scale_cl.engine.labels import LabelMap
 from scale_cl.engine.network import Network, Statistics
 from scale_cl.engine.owned import Owned
 from scale_cl.engine.parts import Part, TaskModules, TaskPart, TaskShape, Teacher
@@ -23,6 +22,7 @@ from scale_cl.memory import Budget, PolicyName
 from scale_cl.nets import Backbone, ContinualNet, Heads, Inputs, Outputs, ParameterGenerator
 from scale_cl.nets.custom_backbone import BackboneLike, make_backbone
 from scale_cl.nets.film import FilmForm
+from scale_cl.nets.heads import LabelMap
 from scale_cl.nets.kernels import finish_compiling
 from scale_cl.nets.kernels.convolution import use_direct
 from scale_cl.nets.kernels.norm import BatchNorm

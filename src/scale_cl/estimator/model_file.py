@@ -91,7 +91,7 @@ def load(
     seed: int | None = None,
 ) -> E:
     """The estimator that `save` wrote, by the class that wrote it; or the model that a run has kept."""
-    if Path(path).is_dir():
+    if files.is_folder(Path(path)):
         return _of_run(cls, path, device=device, backbone=backbone, learner=learner, seed=seed)
     if seed is not None:
         raise ConfigError(f"{os.fspath(path)} is a file, which has one seed: leave out seed=...")

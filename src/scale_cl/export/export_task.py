@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from scale_cl.errors import ExportError, InputError, UnknownTaskError
 from scale_cl.learners import Learner
 from scale_cl.nets import Inputs, ReducedResNet18
 from scale_cl.nets.kernels.norm import BatchNorm, Then, followed
+from scale_cl.training.kept_model import KeptModel, kept_model
 
 Label = str | int | float | bool
 
@@ -237,3 +239,23 @@ class _AfterNorm(nn.Module):
         self, x: Tensor, parts: tuple[int, ...] = (), *, shortcut: Tensor | None = None, then: Then = "nothing"
     ) -> Tensor:
         return followed(x, shortcut, then)
+
+
+# ---- of a run --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A learner on the CPU, and what its run has kept of it."""
+
+    learner: Learner
+    kept: KeptModel
+
+    def subject(self, task: str) -> Subject:
+        """One task, ready for export."""
+        classes = {saved.name: saved.classes for saved in self.kept.model.tasks}
+        return replace(subject_of(self.learner, task, classes.get(task)), preprocess=self.kept.preprocess)
+
+
+def learner_of_run(directory: Path, *, seed: int | None = None) -> Trained:
+    """The learner of one seed of a run, finished or not; its data is not needed."""
+    kept = kept_model(directory, seed=seed, unfinished=True)
+    return Trained(kept.learner(), kept)

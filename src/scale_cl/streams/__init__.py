@@ -5,8 +5,7 @@
 other data; `thinned` and `blurred` change what arrives, and when.
 """
 
-from scale_cl.streams.arrival import blurred, thinned
-from scale_cl.streams.builders import by_domain, permuted, split
+from scale_cl.streams.builders import blurred, by_domain, permuted, split, thinned
 from scale_cl.streams.catalog import build, describe, load, load_arrays, names
 from scale_cl.streams.from_arrays import from_arrays
 from scale_cl.streams.from_datasets import from_dataset

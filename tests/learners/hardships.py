@@ -22,9 +22,9 @@ def bears_odd_tasks(make: Maker) -> None:
     """One batch, one sample, a last batch of one sample, a single class; also with images that shrink to one pixel."""
     for spec in (DOMAIN, SPLIT, IMAGE):
         learner = make(spec)
-        tasks: list[tuple[list[int], int]] = [([1], 1 if spec is SPLIT else 3), ([4, 1], 1), ([1, 3], 2)]
+        tasks: list[tuple[list[int], int]] = [([1], 1 if spec is SPLIT else 3), ([4], 3), ([4, 1], 1)]
         if spec is not IMAGE:  # where a step takes its time
-            tasks += [([4], 3), ([4, 4, 1], 3)]
+            tasks += [([1, 1, 3], 2), ([4, 4, 1], 3), ([4], 3)]
         for number, (sizes, classes) in enumerate(tasks):
             learner.begin_task(TaskInfo(str(number), 3 if spec is DOMAIN else classes))
             for n in sizes:

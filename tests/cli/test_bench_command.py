@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,12 +66,3 @@ def test_what_cannot_be_measured_is_said_in_a_line(command: Callable[..., Any]) 
         assert finished.code == 2
         assert said in finished.err
         assert not list(Path().iterdir())
-
-
-def test_its_help_does_not_import_torch() -> None:
-    script = (
-        "import sys\nfrom scale_cl.cli.main import main\nsys.argv = ['scale-cl', 'bench', '--help']\n"
-        "try:\n    main()\nfinally:\n    print({'torch', 'matplotlib'} & set(sys.modules), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "set()"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,16 +51,3 @@ def test_bad_input_is_one_line_and_code_2(command: Callable[..., Any], arguments
     assert finished.err.startswith("scale-cl: error: ")
     assert message in finished.err
     assert sorted(Path().rglob("*")) == before
-
-
-@pytest.mark.parametrize("name", ["report", "compare"])
-def test_help_does_not_import_what_is_slow(name: str) -> None:
-    script = (
-        "import sys\nfrom scale_cl.cli.main import main\n"
-        f"sys.argv = ['scale-cl', {name!r}, '--help']\n"
-        "try:\n    main()\n"
-        "finally:\n    print({'torch', 'matplotlib', 'jinja2', 'scipy'} & set(sys.modules), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "set()"
-    assert "DIR" in done.stdout

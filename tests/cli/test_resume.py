@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from scale_cl.training.checkpoint import found
 from scale_cl.training.run_directory import RunDirectory
 from tests.training.test_checkpointing import Crash
 
-RUN = ("run", "--tasks", "2", "--learner", "er", "-q", "--set", "run.checkpoint_every=30")
+RUN = ("run", "--tasks", "2", "--learner", "er", "-q", "--set", "run.batch_size=50", "--set", "run.checkpoint_every=6")
 
 
 def crash_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +31,7 @@ def crash_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing.Checkpointer, "due", due)
 
 
-def crashed(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *more: str, after: int = 130) -> None:
+def crashed(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, *more: str, after: int = 26) -> None:
     crash_after(after, monkeypatch)
     with pytest.raises(Crash):
         command(*RUN, "--out", "o", *more)
@@ -43,7 +42,7 @@ def test_a_crashed_run_is_finished_with_the_same_result(
 ) -> None:
     assert command(*RUN, "--out", "straight").code == 0
     crashed(command, monkeypatch)
-    assert [p.stem for p in found(Path("o/checkpoints/seed-0"))] == ["at-00001-00000020", "at-00001-00000000"]
+    assert [p.stem for p in found(Path("o/checkpoints/seed-0"))] == ["at-00001-00000004", "at-00001-00000000"]
     assert not Path("o/result.json").exists()
     resumed = command("resume", "o", "-q")
     assert resumed.code == 0
@@ -63,9 +62,9 @@ def test_several_seeds_go_on_each_from_where_it_was(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = ("--seeds", "2", "--set", "run.processes=1")
-    crashed(command, monkeypatch, *more, after=240)
+    crashed(command, monkeypatch, *more, after=48)
     assert found(Path("o/checkpoints/seed-0"))[0].stem == "at-00002-00000000"
-    assert found(Path("o/checkpoints/seed-1"))[0].stem == "at-00000-00000030"
+    assert found(Path("o/checkpoints/seed-1"))[0].stem == "at-00000-00000006"
     assert command("resume", "o", "-q").code == 0
     assert command(*RUN, *more, "--out", "straight").code == 0
     one, other = (results.read(Path(d)) for d in ("straight", "o"))
@@ -102,10 +101,8 @@ def test_a_run_that_died_while_it_cleaned_up_is_finished_as_well(
         with pytest.raises(Crash):
             command(*RUN, "--out", "o")
     wanted = results.read(Path("o")).seeds[0]
-    began = time.monotonic()
     assert command("resume", "o", "-q").code == 0
-    assert results.read(Path("o")).seeds[0] == wanted, "no step is made again"
-    assert time.monotonic() - began < 30
+    assert results.read(Path("o")).seeds[0] == wanted, "no step is made again, or it would have taken another time"
     assert not Path("o/checkpoints").exists()
 
 

@@ -42,7 +42,7 @@ def test_alone_it_runs_scale_on_digits_into_a_new_folder(command: Callable[..., 
 
 
 def test_the_result_file_says_what_made_it(command: Callable[..., Any]) -> None:
-    assert command(*SHORT, "--out", "o", "--seed", "7", "--threads", "1", "--quiet").code == 0
+    assert command(*SHORT, *WIDE, "--out", "o", "--seed", "7", "--threads", "1", "--quiet").code == 0
     content = json.loads(Path("o/result.json").read_text())
     assert content["schema"] == results.SCHEMA
     assert (content["stream"], content["learner"], content["seeds"]) == ("digits", "scale", [7])
@@ -55,7 +55,9 @@ def test_the_result_file_says_what_made_it(command: Callable[..., Any]) -> None:
     assert content["config"]["learner"]["inner_lr"] == 0.1
     assert all(s > 0 for key in ("seconds_train", "seconds_eval") for s in content[key])
     environment = content["environment"]
-    assert environment["command"] == "scale-cl run --tasks 2 --out o --seed 7 --threads 1 --quiet"
+    assert (
+        environment["command"] == "scale-cl run --tasks 2 --set run.batch_size=50 --out o --seed 7 --threads 1 --quiet"
+    )
     assert {
         "scale_cl",
         "python",
@@ -114,7 +116,7 @@ def test_force_replaces_the_result_and_leaves_other_files(command: Callable[...,
 
 
 def test_one_task_has_no_forgetting(command: Callable[..., Any]) -> None:
-    finished = command("run", "--tasks", "1", "-q", "--out", "o")
+    finished = command("run", *WIDE, "--tasks", "1", "-q", "--out", "o")
     assert "  FM -  LA " in finished.out
     assert json.loads(Path("o/result.json").read_text())["fm"] == [None]
 
@@ -128,7 +130,10 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(command: Callable[..., An
 
 def test_options_win_over_the_file_and_the_file_over_the_paper(command: Callable[..., Any]) -> None:
     Path("c.yaml").write_text("stream: {tasks: 2}\nlearner: {inner_lr: 5e-2, outer_lr: 0.02}\nrun: {seed: 3}\n")
-    assert command("run", "--config", "c.yaml", "--tasks", "1", "--set", "outer_lr=0.03", "-q", "--out", "o").code == 0
+    assert (
+        command("run", *WIDE, "--config", "c.yaml", "--tasks", "1", "--set", "outer_lr=0.03", "-q", "--out", "o").code
+        == 0
+    )
     config = results.read(Path("o")).seeds[0].config
     assert config["stream"]["tasks"] == 1
     assert (config["learner"]["inner_lr"], config["learner"]["outer_lr"]) == (0.05, 0.03)
@@ -137,14 +142,14 @@ def test_options_win_over_the_file_and_the_file_over_the_paper(command: Callable
 
 
 def test_a_result_serves_as_the_config_of_a_rerun(command: Callable[..., Any]) -> None:
-    assert command("run", "--tasks", "1", "--set", "inner_lr=0.07", "--seed", "4", "-q", "--out", "a").code == 0
+    assert command("run", *WIDE, "--tasks", "1", "--set", "inner_lr=0.07", "--seed", "4", "-q", "--out", "a").code == 0
     assert command("run", "--config", "a/result.json", "-q", "--out", "b").code == 0
     first, second = results.read(Path("a")).seeds[0], results.read(Path("b")).seeds[0]
     assert (first.config, first.matrix) == (second.config, second.matrix)
 
 
 def test_the_preset_is_recorded_and_kept_by_a_rerun(command: Callable[..., Any]) -> None:
-    tiny = ("run", "--tasks", "1", "--learner", "finetune", "-q")
+    tiny = ("run", *WIDE, "--tasks", "1", "--learner", "finetune", "-q")
     assert command(*tiny, "--preset", "paper", "--out", "a").code == 0
     assert command("run", "--config", "a/result.json", "-q", "--out", "b").code == 0
     assert command(*tiny, "--out", "c").code == 0

@@ -25,8 +25,16 @@ def test_the_settings_in_force_are_shown_with_their_meaning(command: Callable[..
         assert line in ("stream:", "learner:", "run:") or line.partition("# ")[2], f"no meaning in {line!r}"
 
 
-@pytest.mark.parametrize("learner", learners.registry.names())
-@pytest.mark.parametrize("stream", streams.names())
+def pairs() -> list[tuple[str, str]]:
+    """Every preset of every learner, and every stream."""
+    presets = {}
+    for learner in learners.registry.names():
+        for stream in streams.names():
+            presets.setdefault((learner, str(learners.registry.preset_settings(learner, stream))), (learner, stream))
+    return sorted({*presets.values(), *(("scale", stream) for stream in streams.names())})
+
+
+@pytest.mark.parametrize(("learner", "stream"), pairs())
 def test_what_is_shown_is_a_config_file_of_the_same_settings(
     command: Callable[..., Any], learner: str, stream: str
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +22,18 @@ IMAGE = InputSpec((3, 16, 16), 255.0, "task")  # for the ResNet; its last stage 
 Item = TypeVar("Item")
 L = TypeVar("L", bound=Learner)
 Remembering = ReplayLearner | Ctn
+
+
+def with_heads(values: Sequence[dict[str, Any]], *, ids: Sequence[str]) -> pytest.MarkDecorator:
+    """Tests of settings: the first with one head and with a head per task, the others with one or the other in turn."""
+    heads = [("one head", VECTOR), ("a head a task", SPLIT)]
+    cases = [
+        (ids[0], values[0], *heads[1]),
+        *((*case, *heads[k % 2]) for k, case in enumerate(zip(ids, values, strict=True))),
+    ]
+    return pytest.mark.parametrize(
+        ("values", "spec"), [pytest.param(own, spec, id=f"{name}, {words}") for name, own, words, spec in cases]
+    )
 
 
 class PlainNet:

@@ -232,16 +232,6 @@ def test_a_hundred_tasks_of_one_small_batch_each() -> None:
     assert bool(learner.predict(batch(learner.spec, 3)[0], "task 0").isfinite().all())
 
 
-@pytest.mark.parametrize("spec", [VECTOR, IMAGE], ids=["mlp", "resnet"])
-def test_single_samples_and_single_classes_are_survived(spec: InputSpec) -> None:
-    learner = Acl(spec)
-    for task, classes, sizes in (("a", 1, [1]), ("b", 1, [3, 1]), ("c", 2, [2, 2, 1])):
-        learner.begin_task(TaskInfo(task, classes))
-        for n in sizes:
-            assert bool(learner.observe(*batch(spec, n, classes, seed=n))["loss"].isfinite())
-    assert learner.predict(batch(spec, 2)[0], "a").shape == (2, 1)
-
-
 def test_several_epochs_show_a_task_so_often_and_then_never_again() -> None:
     x, y = torch.randint(0, 256, (2, 6, 1, 5, 5), dtype=torch.uint8), torch.arange(12).view(2, 6) % 2
     stream = streams.from_arrays([(x[k], y[k], x[k], y[k]) for k in range(2)], scenario="task", shuffle=False)

@@ -13,7 +13,7 @@ from scale_cl.errors import ConfigError
 from scale_cl.learners import Agem, AgemConfig
 from scale_cl.learners.agem import projected
 from scale_cl.streams import InputSpec
-from tests.learners.plain import IMAGE, SPLIT, VECTOR
+from tests.learners.plain import IMAGE, with_heads
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 
 
@@ -48,12 +48,10 @@ def run(spec: InputSpec, **values: Any) -> None:
     assert both.plain.projections > 0, "the gradients never disagreed"
 
 
-@pytest.mark.parametrize(
-    "values",
+@with_heads(
     [{}, {"updates": 1, "weight_average": 0.8}, {"memory_policy": "reservoir"}],
     ids=["defaults", "average", "reservoir"],
 )
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
     run(spec, lr=0.1, **values)
 

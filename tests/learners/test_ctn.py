@@ -14,7 +14,19 @@ from scale_cl.learners import Ctn, CtnConfig, registry
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, mean_ce, pixels, put, recorded
+from tests.learners.plain import (
+    IMAGE,
+    SPLIT,
+    VECTOR,
+    PlainNet,
+    gradients,
+    in_double,
+    mean_ce,
+    pixels,
+    put,
+    recorded,
+    with_heads,
+)
 from tests.learners.tiny import batch, teach
 
 Sample = tuple[Tensor, int]
@@ -158,8 +170,7 @@ class SideBySide:
 STRONG = {"inner_lr": 0.1, "outer_lr": 0.5}
 
 
-@pytest.mark.parametrize(
-    "values",
+@with_heads(
     [
         {},
         {"inner_steps": 1, "outer_steps": 3},
@@ -177,7 +188,6 @@ STRONG = {"inner_lr": 0.1, "outer_lr": 0.5}
         "current task too",
     ],
 )
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
     both = SideBySide(spec, slots=(6, 3), semantic=1 / 3, replay=5, **STRONG | values)
     for task in "abc":
@@ -247,16 +257,6 @@ def test_a_hundred_tasks_of_one_small_batch_each() -> None:
     config = CtnConfig(memory=3, inner_steps=1, outer_steps=1)
     learner = teach(Ctn(InputSpec((6,), None, "task"), config), tasks=100, steps=1, n=2)
     assert bool(learner.predict(batch(learner.spec, 3)[0], "task 0").isfinite().all())
-
-
-@pytest.mark.parametrize("spec", [VECTOR, IMAGE], ids=["mlp", "resnet"])
-def test_single_samples_and_single_classes_are_survived(spec: InputSpec) -> None:
-    learner = Ctn(spec, CtnConfig(memory=5))
-    for task, classes, sizes in (("a", 1, [1]), ("b", 1, [3, 1]), ("c", 2, [2, 2, 1])):
-        learner.begin_task(TaskInfo(task, classes))
-        for n in sizes:
-            assert bool(learner.observe(*batch(spec, n, classes, seed=n))["loss"].isfinite())
-    assert learner.predict(batch(spec, 2)[0], "a").shape == (2, 1)
 
 
 def test_a_state_without_semantic_memory_is_refused() -> None:

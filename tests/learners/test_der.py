@@ -11,7 +11,7 @@ from torch import Tensor
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Der, DerConfig, Derpp, DerppConfig
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, mean_ce
+from tests.learners.plain import IMAGE, SPLIT, mean_ce, with_heads
 from tests.learners.replay_reference import Part, PlainReplay, Sample, SideBySide
 from tests.learners.tiny import batch, teach
 
@@ -67,8 +67,7 @@ plus_or_not = pytest.mark.parametrize("plus", [False, True], ids=["der", "der++"
 
 
 @plus_or_not
-@pytest.mark.parametrize(
-    "values",
+@with_heads(
     [
         {},
         {"alpha": 0.3, "updates": 1},
@@ -79,7 +78,6 @@ plus_or_not = pytest.mark.parametrize("plus", [False, True], ids=["der", "der++"
     ],
     ids=["defaults", "one update", "average", "current", "ring", "class-ring"],
 )
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any], plus: bool) -> None:
     both(spec, plus, **{"replay": 7, **values}).some_tasks(spec)
 

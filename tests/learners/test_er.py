@@ -11,7 +11,7 @@ from scale_cl.errors import ConfigError
 from scale_cl.learners import Er, ErConfig
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, recorded
+from tests.learners.plain import IMAGE, SPLIT, recorded, with_heads
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 from tests.learners.tiny import batch, teach
 
@@ -33,8 +33,7 @@ def make(spec: InputSpec) -> Er:
     return Er(spec, ErConfig(memory=5))
 
 
-@pytest.mark.parametrize(
-    "values",
+@with_heads(
     [
         {},
         {"replay": 4},  # as many as the batch has
@@ -44,7 +43,6 @@ def make(spec: InputSpec) -> Er:
     ],
     ids=["as the paper", "parts of equal size", "average", "as the original", "reservoir"],
 )
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
     config = ErConfig(**{"memory": 5, "replay": 7, "lr": 0.1, **values})
     SideBySide(Er(spec, config), PlainEr).some_tasks(spec)

@@ -13,7 +13,7 @@ from torch import Tensor
 from scale_cl.learners import Finetune, FinetuneConfig, Gem, GemConfig
 from scale_cl.learners.gem import inner_products
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels, put
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, gradients, in_double, pixels, put, with_heads
 from tests.learners.tiny import batch, teach
 
 
@@ -89,12 +89,10 @@ class SideBySide:
             self.plain.net.compare(self.learner)
 
 
-@pytest.mark.parametrize(
-    "values",
+@with_heads(
     [{}, {"margin": 0.0}, {"margin": 2.0, "ridge": 0.1}, {"updates": 2}],
     ids=["as the paper", "without margin", "other program", "two updates"],
 )
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
     both = SideBySide(spec, memory=5, lr=0.1, **values)
     for task in "abcd":
@@ -185,13 +183,3 @@ def test_forty_tasks_of_one_small_batch_each() -> None:
     assert len(given[-1]) == 40
     learner.begin_task(TaskInfo("task 0", 3))
     assert bool(learner.observe(*batch(learner.spec, 3))["loss"].isfinite())
-
-
-@pytest.mark.parametrize("spec", [VECTOR, IMAGE], ids=["mlp", "resnet"])
-def test_single_samples_and_single_classes_are_survived(spec: InputSpec) -> None:
-    learner = Gem(spec, GemConfig(memory=3))
-    for task, classes, sizes in (("a", 1, [1]), ("b", 1, [3, 1]), ("c", 2, [2, 2, 1])):
-        learner.begin_task(TaskInfo(task, classes))
-        for n in sizes:
-            assert bool(learner.observe(*batch(spec, n, classes, seed=n))["loss"].isfinite())
-    assert learner.predict(batch(spec, 2)[0], "a").shape == (2, 1)

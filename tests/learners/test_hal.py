@@ -13,7 +13,6 @@ from torch import Tensor
 from scale_cl.learners import Hal, HalConfig
 from scale_cl.learners.hal import Anchors
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, in_double, mean_ce
 from tests.learners.reference_networks import Parameters
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
@@ -181,11 +180,3 @@ def test_without_anchoring_it_is_er(spec: InputSpec) -> None:
     both = SideBySide(Hal(spec, config), PlainReplayPart)
     both.task("a", 3, steps=2, n=4)
     both.task("b", 3, steps=2, n=4)
-
-
-def test_hal_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    def make(spec: InputSpec) -> Hal:
-        return Hal(spec, HalConfig(memory=4, **FEW))
-
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)

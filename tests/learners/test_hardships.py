@@ -14,7 +14,7 @@ from scale_cl.settings import build, field_names
 from tests.learners import hardships
 from tests.learners.plain import IMAGE
 from tests.learners.representatives import representatives
-from tests.learners.tiny import SPLIT
+from tests.learners.tiny import SPLIT, quick
 
 every_learner = pytest.mark.parametrize("name", registry.names())
 
@@ -22,7 +22,7 @@ every_learner = pytest.mark.parametrize("name", registry.names())
 def maker(name: str) -> hardships.Maker:
     """Makes the learner with a memory so small that samples are replaced."""
     kind = registry.config_class(name)
-    config = build(kind, {"memory": 5} if "memory" in field_names(kind) else {})
+    config = build(kind, quick(name) | ({"memory": 5} if "memory" in field_names(kind) else {}))
     return lambda spec: registry.make(name, spec, config)
 
 

@@ -88,14 +88,6 @@ def test_in_a_total_budget_the_exemplars_that_leave_are_the_last_by_herding() ->
     assert int(rank[left].min()) > int(rank[memory.stored].max())
 
 
-def test_icarl_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    def make(spec: InputSpec) -> Icarl:
-        return Icarl(spec, IcarlConfig(memory=5))
-
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)
-
-
 def test_outputs_are_stored_anew_for_all_tasks_when_one_ends() -> None:
     learner = teach(Icarl(SPLIT, IcarlConfig(memory=6)), tasks=3, n=4)
     for task in range(3):

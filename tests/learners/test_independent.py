@@ -7,9 +7,8 @@ import torch
 from scale_cl import train
 from scale_cl.learners import Finetune, FinetuneConfig, Independent, IndependentConfig
 from scale_cl.learners.independent import Column
-from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
-from tests.learners.tiny import COLOUR, SPLIT, batch, teach
+from scale_cl.streams import TaskInfo
+from tests.learners.tiny import COLOUR, batch, teach
 from tests.training.small_streams import few_digits
 
 
@@ -40,11 +39,3 @@ def test_on_digits_nothing_is_forgotten_and_the_matrix_says_so_to_the_bit() -> N
     result = train(Independent(stream.spec, IndependentConfig(lr=0.1)), stream)
     assert result.fm == 0.0
     assert all(row[j] == result.matrix[j][j] for i, row in enumerate(result.matrix) for j in range(i))
-
-
-def test_it_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    def make(spec: InputSpec) -> Independent:
-        return Independent(spec, IndependentConfig())
-
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)

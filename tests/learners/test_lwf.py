@@ -11,7 +11,6 @@ from torch import Tensor
 
 from scale_cl.learners import Lwf, LwfConfig
 from scale_cl.streams import InputSpec
-from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet
 from tests.learners.side_by_side_net import Beside, PlainMethod, some_tasks
 
@@ -75,11 +74,3 @@ def test_the_previous_network_stays_as_it_was() -> None:
     both.run([("b", 3, 2)])
     assert not any(p.requires_grad for p in teacher.parameters())
     assert all(torch.equal(p, q) for p, q in zip(kept, teacher.parameters(), strict=True))
-
-
-def test_lwf_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    def make(spec: InputSpec) -> Lwf:
-        return Lwf(spec, LwfConfig(lr=0.01))
-
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)

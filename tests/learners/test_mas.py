@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from scale_cl.learners import Mas, MasConfig
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
 from tests.learners.plain import SPLIT, VECTOR, gradients
 from tests.learners.reference_networks import Parameters
 from tests.learners.side_by_side_net import Beside, PlainMethod, some_tasks
@@ -56,11 +55,3 @@ def test_the_sensitivity_of_a_linear_model_is_known() -> None:
     outputs = x @ learner.net.heads.weight.data[0].T + learner.net.heads.bias.data[0]
     wanted = (2 * outputs).abs().T @ x.abs() / 20  # |2 f_c x_i|
     torch.testing.assert_close(learner.importance.named["heads.weight.data"][0], wanted.detach())
-
-
-def test_mas_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    def make(spec: InputSpec) -> Mas:
-        return Mas(spec, MasConfig(memory=4))
-
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)

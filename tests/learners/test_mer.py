@@ -12,7 +12,7 @@ from scale_cl.learners import Mer, MerConfig, registry
 from scale_cl.learners.er import Er, ErConfig
 from scale_cl.streams import InputSpec
 from tests.learners import hardships
-from tests.learners.plain import IMAGE, SPLIT, VECTOR
+from tests.learners.plain import IMAGE, SPLIT, with_heads
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 from tests.learners.tiny import teach
 
@@ -76,12 +76,10 @@ def make(spec: InputSpec) -> Mer:
     return Mer(spec, MerConfig(memory=5))
 
 
-@pytest.mark.parametrize(
-    "values",
+@with_heads(
     [{}, {"replay": 4}, {"ce": "together"}, {"updates": 1, "weight_average": 0.8}, {"replay_current": True}, ORIGINAL],
     ids=["as the paper", "parts of equal size", "together", "average", "current", "as the original"],
 )
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
     config = MerConfig(**{"memory": 5, "replay": 7, "lr": 0.1, **values})
     SideBySide(Mer(spec, config), PlainMer).some_tasks(spec)

@@ -10,7 +10,7 @@ import torch
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Er, ErConfig, Mir, MirConfig, Samples
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, mean_ce
+from tests.learners.plain import IMAGE, SPLIT, mean_ce, with_heads
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 from tests.learners.tiny import batch, teach
 
@@ -48,12 +48,10 @@ def make(spec: InputSpec) -> Mir:
     return Mir(spec, MirConfig(memory=5))
 
 
-@pytest.mark.parametrize(
-    "values",
+@with_heads(
     [{}, {"replay": 4}, {"updates": 1, "weight_average": 0.8}, {"candidates": 2}, {"memory_policy": "reservoir"}],
     ids=["as the paper", "parts of equal size", "average", "fewer candidates than replays", "reservoir"],
 )
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head a task"])
 def test_mlp_steps_are_those_of_the_plain_computation(spec: InputSpec, values: dict[str, Any]) -> None:
     config = MirConfig(**{"memory": 5, "replay": 3, "candidates": 7, "lr": 0.1, **values})
     SideBySide(Mir(spec, config), PlainMir).some_tasks(spec)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from scale_cl.learners import Finetune, FinetuneConfig, Npc, NpcConfig
-from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
+from scale_cl.streams import TaskInfo
 from tests.learners.plain import in_double
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
+from tests.learners.tiny import COLOUR, DOMAIN, batch, teach
 
 
 def test_mlp_steps_are_those_of_the_plain_computation() -> None:
@@ -86,11 +85,3 @@ def test_a_layer_is_a_convolution_with_its_batch_norm() -> None:
     assert len(learner.layers) == norms + shortcuts == 20
     assert all(len(layer.parts) == 2 for layer in learner.layers)
     assert [layer.parts for layer in Npc(DOMAIN).layers] == [("layers.0",), ("layers.1",)]
-
-
-def test_npc_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    def make(spec: InputSpec) -> Npc:
-        return Npc(spec, NpcConfig())
-
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)

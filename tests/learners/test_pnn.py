@@ -13,7 +13,6 @@ from scale_cl.learners.independent import Column
 from scale_cl.learners.method_properties import parameters_in_use
 from scale_cl.learners.pnn import Lateral, ProgressiveColumn
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
 from tests.learners.sameness import differences
 from tests.learners.tiny import COLOUR, SPLIT, batch, teach
 from tests.nets.test_custom_backbone import headless
@@ -144,8 +143,3 @@ def test_what_is_frozen_in_a_backbone_stays_frozen() -> None:
 def test_an_average_of_weights_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"learner.weight_average must be 0"):
         PnnConfig(weight_average=0.9)
-
-
-def test_pnn_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)

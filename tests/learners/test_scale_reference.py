@@ -41,6 +41,9 @@ READINGS: dict[str, dict[str, Any]] = {
     "other weights of the losses": {"lambda1": 0.3, "lambda2": 2.0, "lambda3": 0.9},
 }
 MLP_IS_ENOUGH = {
+    "CE of batch and replay added",
+    "adversarial loss towards the fake task",
+    "ablations A and C",
     "the last samples kept",
     "weight average and two inner steps",
     "adversarial loss with a plus",

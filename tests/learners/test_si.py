@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from scale_cl.learners import Si, SiConfig
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, in_double
 from tests.learners.reference_networks import Parameters
 from tests.learners.side_by_side_net import Beside, PlainMethod, some_tasks
@@ -82,11 +81,3 @@ def test_in_small_steps_the_path_integrals_of_all_weights_add_up_to_what_the_los
         missing.append(total / (before - float(learner.observe(x, y)["ce"])) - 1)
     assert 0 < missing[1] < 0.05
     assert 0.4 < missing[1] / missing[0] < 0.6, "half the rate, half the error"
-
-
-def test_si_bears_odd_tasks_and_leaves_the_host_alone() -> None:
-    def make(spec: InputSpec) -> Si:
-        return Si(spec, SiConfig())
-
-    hardships.bears_odd_tasks(make)
-    hardships.leaves_the_host_alone(make, SPLIT)

@@ -22,7 +22,8 @@ QUICK = {
     "projection": 8,
     "forgetting_steps": 1,
     "anchor_steps": 1,
-}  # small columns, and anchors that are hardly optimised
+    "passes": 2,
+}  # small columns, anchors that are hardly optimised, and a memory that is seldom gone through
 
 
 def quick(name: str) -> dict[str, int]:

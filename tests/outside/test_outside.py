@@ -33,6 +33,7 @@ LINES = {
     "outside-pnn": "Progressive networks: a column per task, reading the earlier ones, which stay as they are.",
 }
 KEPT = ("--set", "run.keep_state=true")
+WIDE = ("--set", "run.batch_size=50")  # 20 steps per task
 
 FILE = '''
 """A method in a file of its own."""
@@ -164,7 +165,7 @@ def test_an_installed_learner_is_killed_and_resumed_to_the_bit(
 def test_what_is_frozen_is_not_forgotten_and_what_is_held_is_forgotten_less(
     site: Path, command: Callable[..., Any]
 ) -> None:
-    run = ("run", "-q", "--tasks", "4", "--learner")
+    run = ("run", "-q", "--tasks", "4", "--set", "run.batch_size=25", "--learner")
     for name, more in (("outside-pnn", ()), ("outside-ewc", ()), ("free", ("--set", "importance=0"))):
         learner = "outside-ewc" if name == "free" else name
         assert command(*run, learner, *more, "--out", name).code == 0
@@ -184,11 +185,11 @@ def _columns(matrix: list[list[float | None]]) -> list[list[float]]:
 def test_learners_from_outside_are_reproduced_and_reported_beside_ours(mixed: str, command: Callable[..., Any]) -> None:
     learners = f"outside-ewc,er,derpp,{mixed}"
     asked = ("reproduce", "main", "--streams", "digits", "--learners", learners, "--tasks", "2", "--seeds", "1")
-    done = command(*asked, "--slots", "1", "--device", "cpu", "--out", "r")
+    done = command(*asked, *WIDE, "--slots", "1", "--device", "cpu", "--out", "r")
     assert done.code == 0, done.err
     assert {"outside-ewc", "er", "derpp"} <= {line.split()[1] for line in done.out.splitlines()[2:]}
     assert mixed in done.out
-    again = command(*asked, "--device", "cpu", "--out", "r", "--dry-run")
+    again = command(*asked, *WIDE, "--device", "cpu", "--out", "r", "--dry-run")
     assert again.out.splitlines()[-1].startswith("0 runs to do, ")
     assert command("report", "r", "-q").code == 0
     for name in ("report.html", "tables.md", "tables.tex"):
@@ -205,7 +206,7 @@ def test_learners_from_outside_are_reproduced_and_reported_beside_ours(mixed: st
 def test_results_of_a_package_that_is_gone_are_still_reported(
     site: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert command("run", "-q", "--tasks", "2", "--learner", "outside-ewc", "--out", "r/a").code == 0
+    assert command("run", "-q", *WIDE, "--tasks", "2", "--learner", "outside-ewc", "--out", "r/a").code == 0
     monkeypatch.setattr("sys.path", [entry for entry in importlib.import_module("sys").path if entry != str(site)])
     assert "outside-ewc" not in registry.names()
     assert command("report", "r", "-q").code == 0
@@ -216,10 +217,10 @@ def test_results_of_a_package_that_is_gone_are_still_reported(
 
 
 def test_a_module_per_task_is_exported_to_onnx(site: Path, command: Callable[..., Any]) -> None:
-    assert command("run", "-q", "--tasks", "3", "--learner", "outside-pnn", *KEPT, "--out", "r").code == 0
+    assert command("run", "-q", *WIDE, "--tasks", "2", "--learner", "outside-pnn", *KEPT, "--out", "r").code == 0
     done = command("export", "r", "--task", "all", "--out", "files")
     assert done.code == 0, done.err
-    trained, stream = learner_of_run(Path("r")), streams.load("digits", tasks=3)
+    trained, stream = learner_of_run(Path("r")), streams.load("digits", tasks=2)
     for number, task in enumerate(stream.tasks):
         x, _ = stream.test_data(number)
         logits = OnnxFile(Path("files", f"{task.name}.onnx")).logits(x)
@@ -227,7 +228,7 @@ def test_a_module_per_task_is_exported_to_onnx(site: Path, command: Callable[...
 
 
 def test_samples_of_an_installed_learner_are_listed_and_deleted(site: Path, command: Callable[..., Any]) -> None:
-    assert command("run", "-q", "--tasks", "2", "--learner", "outside-ewc", *KEPT, "--out", "r").code == 0
+    assert command("run", "-q", *WIDE, "--tasks", "2", "--learner", "outside-ewc", *KEPT, "--out", "r").code == 0
     assert command("memory", "list", "r").out.splitlines()[0] == "seed 0: 100 samples"
     assert command("memory", "delete", "r", "--all").code == 0
     assert command("memory", "list", "r").out.splitlines()[0] == "seed 0: 0 samples"
@@ -275,7 +276,7 @@ def test_an_estimator_takes_an_installed_name_and_the_settings_of_the_class(site
 
 @pytest.mark.usefixtures("quick_processes")
 def test_a_file_runs_over_processes_under_its_name(mixed: str, command: Callable[..., Any]) -> None:
-    seeds = ("--tasks", "2", "--seeds", "2")
+    seeds = ("--tasks", "2", "--seeds", "2", *WIDE)
     done = command("run", "-q", *seeds, "--learner", mixed, "--set", "run.processes=2", "--out", "two")
     assert done.code == 0, done.err
     result = results.read(Path("two"))
@@ -304,6 +305,6 @@ def test_a_run_of_a_file_is_resumed_only_if_the_user_names_it_again(
 
 
 def test_a_run_of_a_file_has_a_folder_without_its_path(mixed: str, command: Callable[..., Any]) -> None:
-    assert command("run", "-q", "--tasks", "1", "--learner", mixed).code == 0
+    assert command("run", "-q", *WIDE, "--tasks", "1", "--learner", mixed).code == 0
     (folder,) = Path("runs").iterdir()
     assert folder.name.endswith("-mixed.py-Mixed-digits")

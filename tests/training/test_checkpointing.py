@@ -46,39 +46,43 @@ def make(name: str, stream: Stream, seed: int = 0, **values: Any) -> Learner:
     return registry.make(name, stream.spec, registry.config_class(name)(**settings), seed=seed, compute=compute)
 
 
-def check_resumed(name: str, stream: Stream, folder: Path, crash: int, every: int, **values: Any) -> None:
+def check_resumed(name: str, stream: Stream, folder: Path, *stops: tuple[int, int, str], **values: Any) -> None:
+    """Stopped and resumed several times. A stop: at which step, how often the state was saved, where it was last."""
     straight = make(name, stream, **values)
     wanted = train(straight, stream)
-    with pytest.raises(Crash):
-        train(
-            make(name, stream, **values),
-            stream,
-            on_event=CrashAt(crash),
-            checkpointer=Checkpointer(folder, every=every),
-        )
+    for number, (crash, every, last) in enumerate(stops):
+        saving = Checkpointer(folder, every=every, resume=number > 0)
+        with pytest.raises(Crash):
+            train(make(name, stream, **values), stream, on_event=CrashAt(crash), checkpointer=saving)
+        assert found(RunDirectory(folder).checkpoints_of(0))[0].stem == last
     resumed = make(name, stream, **values)
-    result = train(resumed, stream, checkpointer=Checkpointer(folder, every=every, resume=True))
+    result = train(resumed, stream, checkpointer=Checkpointer(folder, resume=True))
     assert result.matrix == wanted.matrix
     assert differences(straight, resumed) == []
 
 
 @pytest.mark.parametrize("name", registry.names())
-@pytest.mark.parametrize(("crash", "every"), [(9, 0), (10, 4)], ids=["from a task's end", "from inside a task"])
-def test_a_resumed_run_has_the_bits_of_one_that_was_never_stopped(
-    name: str, crash: int, every: int, tmp_path: Path
+def test_a_run_resumed_from_a_tasks_end_and_from_inside_a_task_has_the_bits_of_one_that_was_never_stopped(
+    name: str, tmp_path: Path
 ) -> None:
-    check_resumed(name, few_digits(), tmp_path, crash, every)
+    together = name == "joint"  # all its tasks are one
+    stops = [(3, 2, "at-00000-00000002")] if together else [(6, 0, "at-00001-00000000")]
+    stops += [(7, 2, "at-00000-00000006" if together else "at-00001-00000002")]
+    check_resumed(name, few_digits(train=40), tmp_path, *stops)
 
 
 @pytest.mark.parametrize("name", ["scale", "ctn", "acl"])
 def test_so_has_the_resnet(name: str, tmp_path: Path) -> None:
-    check_resumed(name, colours(), tmp_path, 5, 2)
+    check_resumed(name, colours(train=20), tmp_path, (4, 1, "at-00001-00000001"))
 
 
 @pytest.mark.parametrize("name", ["joint", "acl"])
-@pytest.mark.parametrize("crash", [10, 12, 20])  # in the second epoch, at the end of a task, in the next task
-def test_so_have_learners_of_several_epochs(name: str, crash: int, tmp_path: Path) -> None:
-    check_resumed(name, few_digits(tasks=2), tmp_path, crash, 7, epochs=2)
+def test_so_have_learners_of_several_epochs(name: str, tmp_path: Path) -> None:
+    places = ["00000-00000007", "00000-00000007", "00001-00000002"]
+    if name == "joint":
+        places = ["00000-00000007", "00000-00000007", "00000-00000014"]
+    stops = zip((10, 12, 20), places, strict=True)  # in the second epoch, at the end of a task, in the next task
+    check_resumed(name, few_digits(tasks=2), tmp_path, *((crash, 7, f"at-{at}") for crash, at in stops), epochs=2)
 
 
 def test_seeds_side_by_side_may_have_stopped_at_different_places(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.learners.sameness import differences
 from tests.training.devices import DEVICES, LEARNERS, STREAMS, as_found, make
 
 BOUND = 10.0  # points of accuracy
-ON_THE_CPU = ("scale",)  # of the ResNet, which takes its time there; test_checkpointing.py has others
+ON_THE_CPU = ("scale",)  # where test_checkpointing.py has every learner
 pytestmark = pytest.mark.usefixtures("as_found")
 __all__ = ["as_found"]
 
@@ -73,8 +73,8 @@ def straight_and_resumed(
 def test_a_resumed_run_has_the_same_bits_if_it_is_deterministic(
     name: str, kind: str, device: str, tmp_path: Path
 ) -> None:
-    if device == "cpu" and kind == "images" and name not in ON_THE_CPU:
-        pytest.skip("slow on the CPU, where others have shown it")
+    if device == "cpu" and name not in ON_THE_CPU:
+        pytest.skip("shown elsewhere for the CPU")
     run = RunSettings(device=device, deterministic=True)
     (alone, wanted), (resumed, result) = straight_and_resumed(name, STREAMS[kind](), run, tmp_path)
     assert result.matrix == wanted.matrix

@@ -14,7 +14,7 @@ import pytest
 from scale_cl import results
 from scale_cl.training.checkpoint import found
 
-SIZES = ("--tasks", "2", "--set", "run.batch_size=100", "--set", "run.checkpoint_every=6")  # 10 steps per task
+SIZES = ("--tasks", "2", "--set", "run.batch_size=250", "--set", "run.checkpoint_every=3")  # 4 steps per task
 RUN = ("run", "--learner", "finetune", "-q", "--out", "o", *SIZES)
 FAULTS = (errno.ENOSPC, errno.EIO)  # in turn: which one it is, is only said
 

@@ -113,7 +113,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"looks like a run's: `scale-cl export` and `scale-cl resume` take"):
         ScaleClassifier.load(tmp_path)
     trained(ScaleClassifier()).save(path)
-    with pytest.raises(CheckpointError, match="written by ScaleClassifier"):
+    with pytest.raises(CheckpointError, match="written by .ScaleClassifier.: load it"):
         ContinualClassifier.load(path)
     data = path.read_bytes()
     path.write_bytes(data[:-100])

@@ -113,7 +113,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has kept no model; run it again with --set run.keep_state=true"):
         ScaleClassifier.load(tmp_path)
     trained(ScaleClassifier()).save(path)
-    with pytest.raises(CheckpointError, match="written by 'ScaleClassifier'"):
+    with pytest.raises(CheckpointError, match="written by ScaleClassifier"):
         ContinualClassifier.load(path)
     data = path.read_bytes()
     path.write_bytes(data[:-100])

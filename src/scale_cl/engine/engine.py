@@ -47,6 +47,9 @@ class Method(Protocol):
     def task_began(self, task: int) -> None:
         """After a task was opened."""
 
+    def before_step(self, step: int) -> bool:
+        """Work of the host before a step of the open task; whether parameters came or went."""
+
     def task_ended(self, task: int) -> None:
         """Before the open task closes."""
 
@@ -102,6 +105,8 @@ class Engine(Predictor):
         self._look_up()
         self._average_takes(head, outputs)
         self.task.fill_(number)
+        if self.current is None:
+            self.task_steps = 0
         self.current, self._measured = task.name, -1
         shape = TaskShape(number, self.classes[number], len(self.classes))
         for memory in self.owned.memories.values():
@@ -139,6 +144,7 @@ class Engine(Predictor):
             if memory.policy.ranked:
                 self._rank(memory, self.open_task)
         self.method.task_ended(self.open_task)
+        self._look_up()  # modules may have shrunk
         self.current = None
         self._drop_what_moved()
 
@@ -179,6 +185,9 @@ class Engine(Predictor):
         known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
         check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
         given = (x, y) if task is None else (x, y, task)
+        if self.current is not None and self.method.before_step(self.task_steps):
+            self._look_up()
+            self._drop_what_moved()
         if not self.guard.watching:
             self.guard.watch(self.learned())
         with self.autocast():
@@ -186,6 +195,7 @@ class Engine(Predictor):
         if not self._searched:
             self._search()
         self.steps += 1
+        self.task_steps += 1
         finding = self.guard.found(self.steps)
         if finding is not None:
             self._diverged(finding)
@@ -271,6 +281,7 @@ class Engine(Predictor):
             "tasks": [[name, self.classes[number]] for name, number in self.numbers.items()],
             "current": self.current,
             "steps": self.steps,
+            "task_steps": self.task_steps,
             "memories": list(self.owned.memories),
             "shapes": self.owned.shapes(),
             "owners": list(self.labels.owners),
@@ -309,6 +320,7 @@ class Engine(Predictor):
         if self.current is not None:
             self.task.fill_(self.open_task)
             self.owned.grow(self.open_task, self.classes[self.open_task], generator=self.weights_rng)
+        self.task_steps = int(meta.get("task_steps", 0))  # states of earlier versions have no such number
         self._look_up()
         self.owned.load_states(tensors)
         self.rng.set_state(tensors["rng"].cpu())

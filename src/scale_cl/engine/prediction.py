@@ -63,6 +63,7 @@ class Predictor(Builder):
         super().__init__(type(method).__name__, *given, **more)
         self.method: Any = method
         self.steps = 0
+        self.task_steps = 0  # since the open task began, or began again
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
         self._prediction = self.record(lambda x, task: {"scores": method.scores(x, task.expand(len(x)))})

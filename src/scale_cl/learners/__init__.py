@@ -13,6 +13,7 @@ from scale_cl.learners.gem import Gem, GemConfig
 from scale_cl.learners.hal import Hal, HalConfig
 from scale_cl.learners.icarl import Icarl, IcarlConfig
 from scale_cl.learners.independent import Independent, IndependentConfig
+from scale_cl.learners.isyana import Isyana, IsyanaConfig
 from scale_cl.learners.joint import Joint, JointConfig
 from scale_cl.learners.learner import Learner, ReplayLearner, Traits
 from scale_cl.learners.lwf import Lwf, LwfConfig
@@ -51,6 +52,8 @@ __all__ = [
     "IcarlConfig",
     "Independent",
     "IndependentConfig",
+    "Isyana",
+    "IsyanaConfig",
     "Joint",
     "JointConfig",
     "Learner",

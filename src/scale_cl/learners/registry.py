@@ -45,6 +45,7 @@ _OURS = {  # name: module, class, description
     "mas": ("mas", "Mas", "MAS: a penalty on moving weights that the outputs are sensitive to"),
     "lwf": ("lwf", "Lwf", "LwF: distillation from the network before the task, on the batch and through old heads"),
     "npc": ("npc", "Npc", "NPC: a learning rate per neuron, which falls with its importance"),
+    "isyana": ("isyana", "Isyana", "ISYANA: neurons are held unless they serve classes that are near the task"),
     "pnn": ("pnn", "Pnn", "PNN: a network column per task that reads the frozen columns of earlier tasks"),
     "independent": ("independent", "Independent", "a network per task and nothing shared: no forgetting, no transfer"),
     "joint": ("joint", "Joint", "plain SGD on all tasks shuffled together: the upper bound"),

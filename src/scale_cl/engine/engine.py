@@ -47,8 +47,11 @@ class Method(Protocol):
     def task_began(self, task: int) -> None:
         """After a task was opened."""
 
-    def before_step(self, step: int) -> bool:
-        """Work of the host before a step of the open task; whether parameters came or went."""
+    def pauses(self, step: int) -> bool:
+        """Whether the host has work to do before a step of the open task."""
+
+    def pause(self, step: int) -> None:
+        """That work."""
 
     def task_ended(self, task: int) -> None:
         """Before the open task closes."""
@@ -120,12 +123,13 @@ class Engine(Predictor):
         self._drop_what_moved()
 
     def _check_room(self, task: str) -> None:
-        """A method that has a module per task may bound their number."""
-        most = min((m.most for m in self.owned.task_modules.values() if m.most is not None), default=None)
+        """A method that grows with the tasks may bound their number: its modules per task, or a network of its own."""
+        bounds = [*(m.most for m in self.owned.task_modules.values()), getattr(self.net, "most_tasks", None)]
+        most = min((bound for bound in bounds if bound is not None), default=None)
         if most is not None and len(self.numbers) >= most:
             raise ConfigError(
-                f"task {task!r} would be number {most + 1}, but {self.method_name} adds a network per task and is "
-                f"bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
+                f"task {task!r} would be number {most + 1}, but {self.method_name} adds to its network with each "
+                f"and is bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
             )
 
     def end_task(self) -> None:
@@ -185,9 +189,8 @@ class Engine(Predictor):
         known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
         check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
         given = (x, y) if task is None else (x, y, task)
-        if self.current is not None and self.method.before_step(self.task_steps):
-            self._look_up()
-            self._drop_what_moved()
+        if self.current is not None and self.method.pauses(self.task_steps):
+            self._pause()
         if not self.guard.watching:
             self.guard.watch(self.learned())
         with self.autocast():
@@ -200,6 +203,13 @@ class Engine(Predictor):
         if finding is not None:
             self._diverged(finding)
         return stats
+
+    def _pause(self) -> None:
+        """Between two steps: the method may look at values, change what it has learned, and grow."""
+        self.check_finite()
+        self.method.pause(self.task_steps)
+        self._look_up()
+        self._drop_what_moved()
 
     def _meet(self, x: Tensor, y: Tensor) -> None:
         """Without boundaries: widen the head to the labels of a batch, unless the caller says which there are."""

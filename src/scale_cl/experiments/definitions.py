@@ -65,6 +65,8 @@ CPU_MILLISECONDS = {
     "npc": (2, 30, 200),
     "isyana": (2, 40, 250),
     "pnn": (15, 150, 900),
+    "den": (2, 2, 10),
+    "learn-to-grow": (3, 60, 400),
     "independent": (1, 20, 120),
     "joint": (1, 30, 200),
     "finetune": (1, 20, 120),

@@ -5,6 +5,7 @@ from scale_cl.learners import registry
 from scale_cl.learners.acl import Acl, AclConfig
 from scale_cl.learners.agem import Agem, AgemConfig
 from scale_cl.learners.ctn import Ctn, CtnConfig
+from scale_cl.learners.den import Den, DenConfig
 from scale_cl.learners.der import Der, DerConfig, Derpp, DerppConfig
 from scale_cl.learners.er import Er, ErConfig
 from scale_cl.learners.ewc import Ewc, EwcConfig
@@ -15,6 +16,7 @@ from scale_cl.learners.icarl import Icarl, IcarlConfig
 from scale_cl.learners.independent import Independent, IndependentConfig
 from scale_cl.learners.isyana import Isyana, IsyanaConfig
 from scale_cl.learners.joint import Joint, JointConfig
+from scale_cl.learners.learn_to_grow import LearnToGrow, LearnToGrowConfig
 from scale_cl.learners.learner import Learner, ReplayLearner, Traits
 from scale_cl.learners.lwf import Lwf, LwfConfig
 from scale_cl.learners.mas import Mas, MasConfig
@@ -34,6 +36,8 @@ __all__ = [
     "Compute",
     "Ctn",
     "CtnConfig",
+    "Den",
+    "DenConfig",
     "Der",
     "DerConfig",
     "Derpp",
@@ -56,6 +60,8 @@ __all__ = [
     "IsyanaConfig",
     "Joint",
     "JointConfig",
+    "LearnToGrow",
+    "LearnToGrowConfig",
     "Learner",
     "LearnerConfig",
     "Lwf",

@@ -103,9 +103,8 @@ class ColumnNet(ContinualNet):
         """The open task's column, and the heads, of which only its own has a gradient."""
         own = super().base_parameters()
         for k, column in enumerate(self.columns.columns):
-            assert isinstance(column, Column)
             named = ((name, p) for name, p in column.named_parameters() if p.requires_grad)
-            own |= {f"columns.{k}.{name}": p for name, p in named if name not in column.fixed}
+            own |= {f"columns.{k}.{name}": p for name, p in named if name not in fixed_in(column)}
         return own
 
     def for_task(self, task: int) -> nn.Module:
@@ -212,6 +211,11 @@ class _OneTask(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(features_of(list(self.columns), x, (), training=False))
         return logits
+
+
+def fixed_in(column: nn.Module) -> set[str]:
+    """Names of parameters that are not trained."""
+    return column.fixed if isinstance(column, Column) else set()
 
 
 def features_of(columns: list[nn.Module], x: Tensor, parts: tuple[int, ...], *, training: bool) -> Tensor:

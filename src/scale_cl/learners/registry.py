@@ -47,6 +47,16 @@ _OURS = {  # name: module, class, description
     "npc": ("npc", "Npc", "NPC: a learning rate per neuron, which falls with its importance"),
     "isyana": ("isyana", "Isyana", "ISYANA: neurons are held unless they serve classes that are near the task"),
     "pnn": ("pnn", "Pnn", "PNN: a network column per task that reads the frozen columns of earlier tasks"),
+    "den": (
+        "den",
+        "Den",
+        "DEN: selected units are retrained, more are added if the loss stays high, some are split",
+    ),
+    "learn-to-grow": (
+        "learn_to_grow",
+        "LearnToGrow",
+        "Learn to Grow: per layer, a search decides whether a task reuses, adapts or replaces a copy",
+    ),
     "independent": ("independent", "Independent", "a network per task and nothing shared: no forgetting, no transfer"),
     "joint": ("joint", "Joint", "plain SGD on all tasks shuffled together: the upper bound"),
     "finetune": ("finetune", "Finetune", "plain SGD on the batch, no memory: the lower bound"),

@@ -18,12 +18,6 @@ from tests.learners.tiny import COLOUR, SPLIT, batch, quick, teach
 
 MODES = ("stop", "skip")
 NO_AVERAGE = ("acl", "pnn", "independent", "den", "learn-to-grow", "bocl")  # all but the first refuse one
-    "acl",
-    "pnn",
-    "independent",
-    "den",
-    "learn-to-grow",
-)  # of all that a step changes; all but the first refuse one
 
 
 def make(name: str, mode: Any, on_host: bool, spec: InputSpec = SPLIT, **values: Any) -> Learner:

@@ -67,6 +67,7 @@ CPU_MILLISECONDS = {
     "pnn": (15, 150, 900),
     "den": (2, 2, 10),
     "learn-to-grow": (3, 60, 400),
+    "bocl": (3, 3, 15),
     "independent": (1, 20, 120),
     "joint": (1, 30, 200),
     "finetune": (1, 20, 120),

@@ -4,6 +4,7 @@ from scale_cl.engine import Batch, Compute, LearnerConfig, MemoryConfig, ReplayC
 from scale_cl.learners import registry
 from scale_cl.learners.acl import Acl, AclConfig
 from scale_cl.learners.agem import Agem, AgemConfig
+from scale_cl.learners.bocl import Bocl, BoclConfig
 from scale_cl.learners.ctn import Ctn, CtnConfig
 from scale_cl.learners.den import Den, DenConfig
 from scale_cl.learners.der import Der, DerConfig, Derpp, DerppConfig
@@ -33,6 +34,8 @@ __all__ = [
     "Agem",
     "AgemConfig",
     "Batch",
+    "Bocl",
+    "BoclConfig",
     "Compute",
     "Ctn",
     "CtnConfig",

@@ -174,6 +174,7 @@ class GrowingNet(ContinualNet):
 
     backbone: GrowingTrunk
     heads: GrowingHeads
+    laterals = True  # a task's units read those of earlier tasks
 
     def __init__(self, inputs: Inputs, mlp: MLP, spare: int, most_tasks: int) -> None:
         """Each task but the first begins with so many spare units in every layer; there are at most so many tasks."""

@@ -57,6 +57,7 @@ _OURS = {  # name: module, class, description
         "LearnToGrow",
         "Learn to Grow: per layer, a search decides whether a task reuses, adapts or replaces a copy",
     ),
+    "bocl": ("bocl", "Bocl", "BOCL, RCL: frozen units and new ones per task, as many per layer as a search finds"),
     "independent": ("independent", "Independent", "a network per task and nothing shared: no forgetting, no transfer"),
     "joint": ("joint", "Joint", "plain SGD on all tasks shuffled together: the upper bound"),
     "finetune": ("finetune", "Finetune", "plain SGD on the batch, no memory: the lower bound"),

@@ -68,7 +68,7 @@ def test_the_controller_is_an_lstm_and_learns_what_is_rewarded() -> None:
     for _ in range(100):
         levels = controller.drawn(generator)
         optimizer.zero_grad()
-        controller.score(levels, float(levels == [1, 2])).backward()  # type: ignore[no-untyped-call]
+        controller.score(levels, float(levels == [1, 2])).backward()
         optimizer.step()
     assert float(controller([1, 2])[[0, 1], [1, 2]].exp().prod().detach()) > 0.9
 
@@ -87,15 +87,16 @@ def plain_reward(learner: Bocl, levels: list[int], train_rows: list[int], judged
     counts = [2 * level for level in levels]
     old = [len(b) - 4 for b in trunk.biases]
     use = [list(range(n + k)) for n, k in zip(old, counts, strict=True)]
-    w = [trunk.weights[0][use[0]], trunk.weights[1][use[1]][:, use[0]], heads.weight.data[1][:, use[1]]]
-    b = [trunk.biases[0][use[0]], trunk.biases[1][use[1]], heads.bias.data[1]]
-    w, b = ([p.detach().clone().requires_grad_() for p in kind] for kind in (w, b))
+    weights = [trunk.weights[0][use[0]], trunk.weights[1][use[1]][:, use[0]], heads.weight.data[1][:, use[1]]]
+    biases = [trunk.biases[0][use[0]], trunk.biases[1][use[1]], heads.bias.data[1]]
+    w, b = ([p.detach().clone().requires_grad_() for p in kind] for kind in (weights, biases))
 
     def logits(rows: list[int]) -> torch.Tensor:
         h = learner.memory.x[rows].flatten(1).double() / 255
         for i in (0, 1):
             h = (h @ w[i].T + b[i]).clamp(min=0)
-        return h @ w[2].T + b[2]
+        out: torch.Tensor = h @ w[2].T + b[2]
+        return out
 
     y = learner.memory.y
     for _ in range(c.passes):

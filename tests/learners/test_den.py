@@ -50,10 +50,14 @@ class Plain:
     @classmethod
     def of(cls, learner: Den, task: int) -> Plain:
         trunk, heads = learner.trunk, learner.net.heads
-        sets = [[set(t.nonzero().flatten().tolist()) for t in kind] for kind in (
-            [trunk.uses(i)[task] for i in (0, 1)], [trunk.trained(i) for i in (0, 1)])]  # fmt: skip
-        own = [[p.detach().clone() for p in kind] for kind in (trunk.weights, trunk.biases)]
-        return cls(*own, heads.weight.data[task].detach().clone(), heads.bias.data[task].detach().clone(), *sets)
+        return cls(
+            [p.detach().clone() for p in trunk.weights],
+            [p.detach().clone() for p in trunk.biases],
+            heads.weight.data[task].detach().clone(),
+            heads.bias.data[task].detach().clone(),
+            [set(trunk.uses(i)[task].nonzero().flatten().tolist()) for i in (0, 1)],
+            [set(trunk.trained(i).nonzero().flatten().tolist()) for i in (0, 1)],
+        )
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         h, below = x.double().flatten(1) / 255, list(range(25))
@@ -120,7 +124,9 @@ def test_phases_of_a_task_are_those_of_the_plain_computation() -> None:
         plain.compare(learner, 0)
     learner.end_task()
     learner.begin_task(TaskInfo("1", 3))
-    before, losses, added = Plain.of(learner, 1), [], None
+    before = Plain.of(learner, 1)
+    losses: list[float] = []
+    added: list[set[int]] | None = None
     assert not before.v[:, :6].any(), "the new head begins at zero"
     old_units = [set(range(7)), set(range(6))]
     for step in range(9):
@@ -216,6 +222,7 @@ def test_on_digits_it_forgets_little() -> None:
     stream = few_digits(tasks=3, train=200)
     config = DenConfig(lr=0.1, backbone="mlp-32-32", head_steps=4, retrain_steps=6, expand_steps=4)
     result = train(Den(stream.spec, config), stream)
+    assert result.fm is not None
     assert result.fm < 10
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from scale_cl import train
 from scale_cl.errors import ConfigError
 from scale_cl.learners import LearnToGrow, LearnToGrowConfig
-from scale_cl.learners.learn_to_grow import NEW, Bottleneck, Pointwise
+from scale_cl.learners.layer_copies import Bottleneck, Pointwise
+from scale_cl.learners.learn_to_grow import NEW
 from scale_cl.learners.method_properties import parameters_in_use
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.plain import in_double

@@ -3,10 +3,10 @@
 Xu, Ma, Gao and Zhu, "Adaptive Progressive Continual Learning", 2021 (BOCL); Xu and Zhu, "Reinforced Continual
 Learning", 2018 (RCL). The paper: "Similar approach is designed in [it] but with the use of Bayesian optimization
 approach rather than the NAS concept". A new unit reads all units of the layer below, old and new; an old one reads old
-ones only, so that nothing is forgotten. How many units to add is what a search maximises: the accuracy on samples held back, less a
-cost of the parameters added. With `search=bayesian` (BOCL) a Gaussian process of the rewards so far proposes where
-their expected improvement is largest; with `search=controller` (RCL) an LSTM draws a number per layer, and learns from
-the rewards of all tasks by policy gradient.
+ones only, so that nothing is forgotten. How many units to add is what a search maximises: the accuracy on samples held
+back, less a cost of the parameters added. With `search=bayesian` (BOCL) a Gaussian process of the rewards so far
+proposes where their expected improvement is largest; with `search=controller` (RCL) an LSTM draws a number per layer,
+and learns from the rewards of all tasks by policy gradient.
 
 Adapted to one pass: an evaluation is a training, of which there are many over a task's whole data in the original. Here
 the first `search_steps` batches train the new head on the units that there are and are stored. Then `trials` candidates
@@ -101,7 +101,8 @@ class Controller(nn.Module):
         mean, count = self.running_mean.tolist()
         self.running_mean.copy_(torch.tensor([mean + (reward - mean) / (count + 1), count + 1]))
         chosen = self(levels)[range(self.layers), levels].sum()
-        return -(reward - (mean if count else reward)) * chosen
+        loss: Tensor = -(reward - (mean if count else reward)) * chosen
+        return loss
 
 
 class Bocl(GrowingLearner):
@@ -178,6 +179,8 @@ class Bocl(GrowingLearner):
         generator = np.random.default_rng(seed)
         for _ in range(self.config.trials if len(rows) > 0 else 0):
             levels = self.proposal(rewards, generator)
+            if levels is None:
+                break
             self.network.base.set(start)
             reward = self.tried(levels, train, judge)
             rewards[tuple(levels)] = max(reward, _DIVERGED)
@@ -195,15 +198,18 @@ class Bocl(GrowingLearner):
         self.drop_spare()
         self.memory.clear()
 
-    def proposal(self, rewards: dict[tuple[int, ...], float], generator: np.random.Generator) -> list[int]:
-        """The levels to try next: of the controller, drawn, or those with the largest expected improvement."""
+    def proposal(self, rewards: dict[tuple[int, ...], float], generator: np.random.Generator) -> list[int] | None:
+        """The levels to try next: of the controller, drawn, or those with the largest expected improvement.
+
+        None if all were tried.
+        """
         layers, levels = len(self.trunk.biases), self.config.levels
         if self.controller:
             assert isinstance(self.controller.module, Controller)
             return self.controller.module.drawn(generator)
         points = [point for point in grid(layers, levels, generator) if point not in rewards]
         if not points:
-            return list(max(rewards, key=lambda point: rewards[point]))
+            return None
         if len(rewards) < _FIRST:
             return list(points[int(generator.integers(len(points)))])
         known = np.array(list(rewards)) / (levels - 1)

@@ -239,6 +239,7 @@ class GrowingLearner(Learner):
     needs_boundaries = True
     config: Any
     traits = Traits(task_specific_parameters=True, history_in_training=True, history_in_testing=True)
+    after = "pnn"
 
     def build(self, engine: Engine) -> None:
         """Declare the network."""

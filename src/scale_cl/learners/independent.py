@@ -85,7 +85,7 @@ class ColumnNet(ContinualNet):
         """`number` is asked for the task of a forward that may be recorded, whose samples are all of one task."""
         super().__init__(inputs, NoTrunk(width, xavier=xavier), Heads(width, shared=False, xavier=xavier), None)
         self._columns = (columns,)  # in a tuple, because the engine owns and saves them
-        self.laterals, self._number = laterals, number
+        self.laterals, self.number = laterals, number
 
     @property
     def columns(self) -> TaskModules:
@@ -94,7 +94,7 @@ class ColumnNet(ContinualNet):
 
     def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
         """Features and logits by the column of the samples' task."""
-        number = self._number() if self.training or task.device.type != "cpu" else int(task[0])
+        number = self.number() if self.training or task.device.type != "cpu" else int(task[0])
         columns = [self.columns[k] for k in (range(number + 1) if self.laterals else (number,))]
         features = features_of(columns, x, parts, training=self.training)
         return Outputs(features, features, self.heads(features, task))

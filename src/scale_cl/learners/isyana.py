@@ -43,7 +43,7 @@ class IsyanaConfig(LearnerConfig):
 
     lr: float = setting(0.03, "learning rate of the weights into a neuron, before it is lowered by omega", above=0)
     other_lr: float = setting(0.03, "learning rate of biases, batch norms and heads", above=0)
-    penalty: float = setting(1.0, "weight of the penalty on weights that move away from where the task began", low=0)
+    penalty: float = setting(0.1, "weight of the penalty on weights that move away from where the task began", low=0)
     sharing: float = setting(1.0, "how much nearness to the classes that a neuron serves frees it", low=0)
     epochs: int = setting(1, "passes over a task's data; the authors make many, an online learner one", low=1)
 
@@ -112,6 +112,7 @@ class Isyana(Learner):
     needs_boundaries = True
     config: IsyanaConfig
     traits = Traits(history_in_training=True)
+    after = "npc"
 
     def build(self, engine: Engine) -> None:
         """Declare the network, the weights as they were before the task, and the map of neurons and classes."""

@@ -23,16 +23,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, TaskModules, TaskShape
 from scale_cl.learners.independent import ColumnConfig, ColumnLearner, ColumnNet
+from scale_cl.learners.layer_copies import Layers, run_layer
 from scale_cl.learners.learner import StepSize, Traits
 from scale_cl.losses import cross_entropy
-from scale_cl.nets import MLP, Backbone, Inputs, Outputs, ReducedResNet18
-from scale_cl.nets.backbones import unmodulated
-from scale_cl.nets.growing_parameter import linear_rows
+from scale_cl.nets import Inputs, Outputs
 from scale_cl.nets.model import Wrt
 from scale_cl.settings import setting
 
@@ -50,96 +48,6 @@ class LearnToGrowConfig(ColumnConfig):
     candidates: int = setting(3, "most earlier copies of a layer that a task may reuse or adapt, the latest", low=1)
     adapter: int = setting(16, "units of the bottleneck that adapts a linear layer", low=1)
     epochs: int = setting(1, "passes over a task's data; the authors make many, an online learner one", low=1)
-
-
-class Layers:
-    """A backbone taken apart into layers; makes copies of them, and adapters."""
-
-    def __init__(
-        self, make: Callable[[], Backbone], draw: Callable[[], torch.Generator], adapter: int, like: Backbone
-    ) -> None:
-        """`make` draws a backbone like `like`; adapters of so many units are drawn by the generator of `draw`."""
-        self.make, self.draw, self.adapter, self.like = make, draw, adapter, like
-        self.count = len(_taken_apart(like))
-
-    def new(self) -> list[nn.Module]:
-        """New copies of all layers."""
-        return _taken_apart(self.make())
-
-    def adapters(self, layer: int, count: int) -> list[nn.Module]:
-        """As many new adapters of a layer; they add nothing yet. Another backbone cannot be adapted."""
-        part = _taken_apart(self.like)[layer]
-        if isinstance(part, nn.Linear):
-            sizes = part.in_features, self.adapter, part.out_features
-            return [Bottleneck(*sizes, generator=self.draw()) for _ in range(count)]
-        return [Pointwise(*_sizes(part)) for _ in range(count)] if isinstance(self.like, ReducedResNet18) else []
-
-    def before(self, layer: int, h: Tensor) -> Tensor:
-        """What a layer is given, from the output of the one below."""
-        if isinstance(self.like, MLP):
-            return h.flatten(1) if layer == 0 else torch.relu(h)
-        rectified = isinstance(self.like, ReducedResNet18) and self.like.relu_sums and layer > 1
-        return torch.relu(h) if rectified else h
-
-    def features(self, h: Tensor) -> Tensor:
-        """[B, width] from the output of the last layer."""
-        if isinstance(self.like, ReducedResNet18):
-            return torch.relu(h).mean((2, 3))
-        return torch.relu(h) if isinstance(self.like, MLP) else h
-
-
-class First(nn.Module):
-    """The first convolution of a ResNet, with what belongs to it."""
-
-    def __init__(self, backbone: ReducedResNet18) -> None:
-        """Take it out of `backbone`."""
-        super().__init__()
-        self.conv, self.norm, self.pool = backbone.conv, backbone.norm, backbone.pool
-
-    def forward(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
-        """[B, width, H, W]."""
-        out: Tensor = self.norm(self.conv(x), parts, then="relu-pool" if self.pool else "relu")
-        return out
-
-
-class Whole(nn.Module):
-    """A backbone as one layer."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        """All of it."""
-        super().__init__()
-        self.backbone = backbone
-
-    def forward(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
-        """Features [B, width]."""
-        return self.backbone.top(self.backbone.stem(x, parts), unmodulated)[0]
-
-
-class Bottleneck(nn.Module):
-    """U V x, with U zero at first."""
-
-    def __init__(self, inputs: int, width: int, outputs: int, *, generator: torch.Generator) -> None:
-        """Draw V."""
-        super().__init__()
-        self.v = nn.Parameter(linear_rows((width,), inputs, xavier=True, generator=generator)[0])
-        self.u = nn.Parameter(torch.zeros(outputs, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, outputs]."""
-        return F.linear(F.linear(x, self.v), self.u)
-
-
-class Pointwise(nn.Module):
-    """A 1 x 1 convolution, zero at first."""
-
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
-        """With the stride of what it adapts."""
-        super().__init__()
-        self.weight, self.stride = nn.Parameter(torch.zeros(outside, inside, 1, 1)), stride
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, outside, H, W]."""
-        return F.conv2d(x, self.weight, stride=self.stride)
 
 
 class Path(nn.Module):
@@ -164,7 +72,7 @@ class Path(nn.Module):
         self.new = nn.ModuleList(self.layers.new())
         made = (self.layers.adapters(i, len(own)) for i, own in enumerate(offered))
         self.adapters = nn.ModuleList(nn.ModuleList(own) for own in made)
-        sizes = (1 + len(own) + len(adapters) for own, adapters in zip(offered, self.adapters, strict=True))  # type: ignore[arg-type]
+        sizes = (1 + len(own) + len(self.adapters_of(i)) for i, own in enumerate(offered))
         self.alpha = nn.ParameterList(nn.Parameter(torch.zeros(n)) for n in sizes)
         for i, number in enumerate(choice):
             if number != UNDECIDED:
@@ -182,9 +90,15 @@ class Path(nn.Module):
         kept = number - 1 - len(self.owners[layer])  # number of the adapter
         if number != NEW:
             self.new[layer] = nn.Identity()
-        own = list(self.adapters[layer])  # type: ignore[arg-type]
+        own = self.adapters_of(layer)
         self.adapters[layer] = nn.ModuleList([own[kept]] if kept >= 0 else [])
-        self.alpha[layer] = nn.Parameter(torch.zeros(0))
+        self.alpha[layer] = nn.Parameter(self.alpha[layer].detach().new_zeros(0))
+
+    def adapters_of(self, layer: int) -> list[nn.Module]:
+        """Of every copy that is offered; after the choice, the one that was chosen, if any."""
+        own = self.adapters[layer]
+        assert isinstance(own, nn.ModuleList)
+        return list(own)
 
     @property
     def is_open(self) -> bool:
@@ -238,7 +152,7 @@ class PathNet(ColumnNet):
 
     def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
         """Features and logits by the path of the samples' task."""
-        number = self._number() if self.training or task.device.type != "cpu" else int(task[0])
+        number = self.number() if self.training or task.device.type != "cpu" else int(task[0])
         features = self.features(number, x, parts)
         return Outputs(features, features, self.heads(features, task))
 
@@ -252,20 +166,20 @@ class PathNet(ColumnNet):
     def _layer(self, task: int, layer: int, x: Tensor, parts: tuple[int, ...]) -> Tensor:
         path = self.path(task)
         number, owners = path.chosen[layer], path.owners[layer]
-        new, adapters = path.new[layer], list(path.adapters[layer])  # type: ignore[arg-type]
+        new, adapters = path.new[layer], path.adapters_of(layer)
         if number == NEW:
-            return _run(new, x, parts, training=self.training and not self.is_shared(task, layer))
+            return run_layer(new, x, parts, training=self.training and not self.is_shared(task, layer))
         if number != UNDECIDED:
             kept = self._copy(owners[(number - 1) % len(owners)], layer, x, parts)
             return kept + adapters[0](x) if adapters else kept
         reused = [self._copy(owner, layer, x, parts) for owner in owners]
         adapted = [kept + adapter(x) for kept, adapter in zip(reused, adapters, strict=False)]
-        choices = [_run(new, x, parts, training=self.training), *reused, *adapted]
+        choices = [run_layer(new, x, parts, training=self.training), *reused, *adapted]
         shares = path.alpha[layer].softmax(0).unbind()
         return torch.stack([share * out for share, out in zip(shares, choices, strict=True)]).sum(0)
 
     def _copy(self, owner: int, layer: int, x: Tensor, parts: tuple[int, ...]) -> Tensor:
-        return _run(self.path(owner).new[layer], x, parts, training=False)
+        return run_layer(self.path(owner).new[layer], x, parts, training=False)
 
     def base_parameters(self) -> dict[str, Tensor]:
         """Heads and the open task's own layers; alpha is trained apart, and what other tasks use not at all."""
@@ -311,8 +225,9 @@ class _OneTask(nn.Module):
         h = x
         for i, (layer, adapters) in enumerate(zip(self.copies, self.adapters, strict=True)):
             below = self.layers.before(i, h)
-            h = _run(layer, below, (), training=False)
-            for adapter in adapters:  # type: ignore[union-attr]  # one or none
+            h = run_layer(layer, below, (), training=False)
+            assert isinstance(adapters, nn.ModuleList)
+            for adapter in adapters:  # one or none
                 h = h + adapter(below)
         return self.layers.features(h)
 
@@ -323,6 +238,7 @@ class LearnToGrow(ColumnLearner):
     config_class = LearnToGrowConfig
     config: LearnToGrowConfig
     traits = Traits(task_specific_parameters=True, history_in_training=True, history_in_testing=True)
+    after = "pnn"
 
     def build(self, engine: Engine) -> None:
         """Declare a path per task, the network of paths and heads, and alpha."""
@@ -382,27 +298,3 @@ class LearnToGrow(ColumnLearner):
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
         """The batch through all choices; a gradient."""
         return StepSize(batch * (1 + 2 * min(config.candidates, max(tasks - 1, 0))), copies=2)
-
-
-def _run(layer: nn.Module, x: Tensor, parts: tuple[int, ...], *, training: bool) -> Tensor:
-    if layer.training != training:
-        layer.train(training)
-    out: Tensor = layer(x) if isinstance(layer, nn.Linear) else layer(x, parts)
-    return out
-
-
-def _taken_apart(backbone: Backbone) -> list[nn.Module]:
-    """The layers of a backbone, in order."""
-    if isinstance(backbone, MLP):
-        return list(backbone.layers)
-    if isinstance(backbone, ReducedResNet18):
-        return [First(backbone), *backbone.blocks]
-    return [Whole(backbone)]
-
-
-def _sizes(layer: nn.Module) -> tuple[int, int, int]:
-    """Channels that go in and come out of a layer of a ResNet, and its stride."""
-    first = layer.get_submodule("conv" if isinstance(layer, First) else "conv1")
-    assert isinstance(first, nn.Conv2d)
-    stride = first.stride[0] * (2 if isinstance(layer, First) and layer.pool else 1)
-    return first.in_channels, first.out_channels, stride

@@ -49,7 +49,7 @@ class BoclConfig(GrowingConfig):
     """Settings of BOCL and RCL."""
 
     search: Search = setting("bayesian", "how candidates are proposed: bayesian (BOCL) or controller (RCL)")
-    units: int = setting(32, "most units added per layer and task", low=1)
+    units: int = setting(128, "most units added per layer and task", low=1)
     levels: int = setting(5, "numbers of units to choose from, evenly from 0 to the most", low=2)
     trials: int = setting(6, "candidates that are tried per task", low=1)
     cost: float = setting(0.02, "accuracy that as many more parameters as the first task has must gain", low=0)

@@ -271,15 +271,18 @@ class LearnToGrow(ColumnLearner):
         return self.paths.path(self.engine.open_task)
 
     def update(self, batch: Batch) -> None:
-        """A step on the weights or, every second time while it searches, on alpha."""
-        c, samples = self.config, self.engine.samples(batch)
-        loss = cross_entropy(self.network(samples).logits, samples.y)
+        """Steps on the weights or, with every second batch while it searches, on alpha."""
+        c = self.config
         searching = self.engine.host.ask(lambda: self.open_path().is_open)
-        if searching and self.engine.host.ask(lambda: self.engine.task_steps % 2 == 1):
-            self.alpha.descend(loss + c.size_penalty * self.open_path().new_share(), c.alpha_lr)
-        else:
-            self.network.base.descend(loss, c.lr)
-        self.log(loss=loss)
+        of_alpha = searching and self.engine.host.ask(lambda: self.engine.task_steps % 2 == 1)
+        for _ in range(c.updates):
+            samples = self.engine.samples(batch)
+            loss = cross_entropy(self.network(samples).logits, samples.y)
+            if of_alpha:
+                self.alpha.descend(loss + c.size_penalty * self.open_path().new_share(), c.alpha_lr)
+            else:
+                self.network.base.descend(loss, c.lr)
+            self.log(loss=loss)
 
     def pauses(self, step: int) -> bool:
         """After the search."""

@@ -53,7 +53,7 @@ _SCALE_RATES = {"inner_lr": 0.1, "outer_lr": 0.01}  # on permuted streams
 _SCALE_STREAMS = {USER_FEATURES: {"inner_lr": 0.03}, "split-digits": {"inner_lr": 0.03}}
 _AS_PRINTED = {"memory_policy": "ring", "norm_on_memory": False}
 _CTN_RATES = {"inner_lr": 0.03, "outer_lr": 0.1}
-_DEN_STEPS = {"lr": 0.1, "head_steps": 10, "retrain_steps": 30, "expand_steps": 20}  # of 100 batches of a task
+_DEN_STEPS = {"lr": 0.1, "head_steps": 10, "retrain_steps": 20, "expand_steps": 10}  # of 100 batches of a task
 _BOTH = {  # learners to which nothing of ours was added
     "mer": Preset(permuted={"lr": 0.03}),
     "gem": Preset(streams={"sminiimagenet": {"lr": 0.05}}),
@@ -64,7 +64,7 @@ _BOTH = {  # learners to which nothing of ours was added
     "joint": Preset(permuted={"lr": 0.1}),
     "pnn": Preset(permuted={"lr": 0.1}),
     "independent": Preset(permuted={"lr": 0.1}),
-    "learn-to-grow": Preset(permuted={"lr": 0.1, "search_steps": 30}),
+    "learn-to-grow": Preset(permuted={"lr": 0.1, "search_steps": 20, "candidates": 1}),
     "bocl": Preset(permuted={"lr": 0.1, "search_steps": 10}),
 }
 PRESETS: dict[str, dict[str, Preset]] = {
@@ -101,8 +101,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "mas": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
         "lwf": Preset(permuted={"lr": 0.1, "distillation": 0.5}),
         "npc": Preset(permuted={"lr": 0.1, "alpha": 0.03}),
-        "isyana": Preset(permuted={"lr": 0.1, "other_lr": 0.1}),
-        "den": Preset(permuted=_DEN_STEPS),
+        "isyana": Preset(permuted={"lr": 0.1}),
+        "den": Preset(permuted=_DEN_STEPS | {"stay": 0.01}),
         "hal": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1, "anchoring": 0.1}),
         "icarl": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1}),
         **_BOTH,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,7 +80,8 @@ def test_a_bad_step_after_a_pause_is_set_back_to_what_the_pause_left() -> None:
 
 
 def test_no_pause_is_made_on_a_step_that_diverged() -> None:
-    learner = as_on_a_gpu(Growing(SPLIT))  # where the host hears of it later
+    learner = Growing(SPLIT)
+    as_on_a_gpu(learner)  # where the host hears of it later
     learner.begin_task(TaskInfo("a", 3))
     learner.observe(*batch(SPLIT, 4))
     learner.log = lambda **terms: learner.engine.log({"loss": torch.tensor(torch.nan)})  # type: ignore[method-assign]
@@ -111,6 +114,6 @@ def test_a_state_without_steps_of_the_task_is_read_and_a_wrong_number_refused() 
         ("bocl", {"search_steps": 2, "trials": 2}),
     ],
 )
-def test_steps_of_every_phase_leave_the_host_alone(name: str, values: dict[str, float]) -> None:
+def test_steps_of_every_phase_leave_the_host_alone(name: str, values: dict[str, Any]) -> None:
     config = registry.config_class(name)(backbone="mlp-6-6", **values)
     leaves_the_host_alone(lambda spec: registry.make(name, spec, config), SPLIT)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scale_cl import train
-from scale_cl.errors import ConfigError
+from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import Den, DenConfig
 from scale_cl.learners.method_properties import parameters_in_use
 from scale_cl.streams import TaskInfo
@@ -234,3 +234,23 @@ def test_another_network_and_one_task_too_many_are_refused_in_one_line() -> None
     learner = teach(Den(SPLIT, DenConfig(backbone="mlp-4-4", max_tasks=2)), tasks=2)
     with pytest.raises(ConfigError, match=r"'third' would be number 3, but Den adds .* bounded to 2 \(learner"):
         learner.begin_task(TaskInfo("third", 3))
+
+
+def test_a_task_exported_alone_has_only_the_units_that_it_uses() -> None:
+    learner = teach(Den(SPLIT, C), tasks=3, steps=9)
+    x = batch(SPLIT, 4)[0]
+    for task in range(3):
+        alone = learner.predicting_net().for_task(task)
+        torch.testing.assert_close(alone(x / 255), learner.predict(x, f"task {task}"))
+    sizes = [sum(p.numel() for p in learner.net.for_task(k).parameters()) for k in range(3)]
+    assert sizes[0] == 26 * 7 + 8 * 6 + 3 * 7 < sizes[2]
+
+
+@pytest.mark.parametrize("name", ["net.backbone.running_uses_1", "net.backbone.biases.0", "net.heads.weight.data"])
+def test_a_state_whose_layers_do_not_fit_together_is_refused_and_nothing_changes(name: str) -> None:
+    learner, other = (teach(Den(SPLIT, C), tasks=2, steps=8) for _ in range(2))
+    state = other.state_dict()
+    state["tensors"][name] = state["tensors"][name][..., :-1]
+    with pytest.raises(CheckpointError, match="state does not fit this learner"):
+        learner.load_state_dict(state)
+    assert differences(learner, other) == []

@@ -10,10 +10,12 @@ import torch
 from scipy.stats import pearsonr
 from torch import Tensor
 
+from scale_cl.errors import CheckpointError
 from scale_cl.learners import Isyana, IsyanaConfig
 from scale_cl.learners.isyana import relevance
 from scale_cl.streams import TaskInfo
 from tests.learners.plain import in_double
+from tests.learners.sameness import differences
 from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
 
 
@@ -128,3 +130,12 @@ def test_channels_are_the_neurons_of_a_resnet() -> None:
     learner = teach(Isyana(COLOUR), tasks=2, steps=1)
     assert len(learner.held.tensors) == len(learner.layers) == 20
     assert {w.dim() for w in learner.held.tensors} == {4}
+
+
+def test_a_map_of_other_classes_than_it_counts_is_refused() -> None:
+    learner, other = (teach(Isyana(SPLIT), tasks=2) for _ in range(2))
+    state = other.state_dict()
+    state["tensors"]["map.running_relevance"] = state["tensors"]["map.running_relevance"][:, :2]
+    with pytest.raises(CheckpointError, match=r"running_relevance of .* is not of 2 tasks and 3 classes"):
+        learner.load_state_dict(state)
+    assert differences(learner, other) == []

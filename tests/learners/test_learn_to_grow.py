@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl import train
-from scale_cl.errors import ConfigError
+from scale_cl.errors import CheckpointError, ConfigError
 from scale_cl.learners import LearnToGrow, LearnToGrowConfig
 from scale_cl.learners.layer_copies import Bottleneck, Pointwise
 from scale_cl.learners.learn_to_grow import NEW
@@ -100,6 +100,8 @@ def test_the_choice_is_the_network_of_the_task(numbers: list[int]) -> None:
             out = out + h @ adapter.v.T @ adapter.u.T
         h = out.clamp(min=0)
     torch.testing.assert_close(learner.predict(x, "next"), logits(learner, 1, h).detach(), rtol=1e-5, atol=1e-6)
+    alone = learner.predicting_net().for_task(1)
+    torch.testing.assert_close(alone(x / 255), learner.predict(x, "next"))
     heads, first = 2 * 3 * 6, 26 * 6 + 7 * 5
     sizes = [(26 * 6, 0, 2 * 31), (7 * 5, 0, 2 * 11)]
     assert parameters_in_use(learner) == heads + first + sum(sizes[i][n] for i, n in enumerate(numbers))
@@ -188,3 +190,20 @@ def test_on_digits_nothing_is_forgotten_and_one_task_too_many_is_refused() -> No
     assert all(row[j] == result.matrix[j][j] for i, row in enumerate(result.matrix) for j in range(i))
     with pytest.raises(ConfigError, match=r"would be number 4, but LearnToGrow adds .* bounded to 3"):
         learner.begin_task(TaskInfo("fourth", 10))
+
+
+def test_a_task_exported_while_it_searches_answers_as_the_mixture() -> None:
+    learner = teach(make(), tasks=1)
+    learner.begin_task(TaskInfo("next", 3))
+    learner.observe(*batch(SPLIT, 4))
+    x = batch(SPLIT, 4)[0]
+    torch.testing.assert_close(learner.predicting_net().for_task(1)(x / 255), learner.predict(x, "next"))
+
+
+def test_a_state_that_uses_layers_of_a_later_task_is_refused() -> None:
+    learner, other = (teach(make(), tasks=2) for _ in range(2))
+    state = other.state_dict()
+    state["tensors"]["paths.columns.1.offered"] += 3
+    with pytest.raises(CheckpointError, match="task 1 uses layers of a later task"):
+        learner.load_state_dict(state)
+    assert differences(learner, other) == []

@@ -132,6 +132,7 @@ class GrowingTrunk(Backbone):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
         """Take over any number of tasks and units."""
+        self._check_sizes({name.removeprefix(prefix): t.shape for name, t in state_dict.items()})
         for name, own in list(self.named_buffers()):
             setattr(self, name, state_dict[prefix + name].to(own.device, own.dtype, copy=True))
         self.spare_units = int(self.spare)
@@ -139,6 +140,17 @@ class GrowingTrunk(Backbone):
             own = getattr(self, kind)
             for i, p in enumerate(list(own)):
                 own[i] = nn.Parameter(p.detach().new_empty(state_dict[f"{prefix}{kind}.{i}"].shape))
+
+    def _check_sizes(self, sizes: dict[str, torch.Size]) -> None:
+        """ValueError unless tensors of these sizes fit together."""
+        tasks, below = sizes["running_uses_0"][0], self.weights[0].shape[1]
+        for i in range(len(self.biases)):
+            units = sizes[f"biases.{i}"][0]
+            wanted = ((units, below), (tasks, units), (units,))
+            names = (f"weights.{i}", f"running_uses_{i}", f"running_trained_{i}")
+            if tuple(tuple(sizes[name]) for name in names) != wanted:
+                raise ValueError(f"layer {i} has {units} units, but {', '.join(names)} are not of that size")
+            below = units
 
 
 class GrowingHeads(Heads):
@@ -192,6 +204,13 @@ class GrowingNet(ContinualNet):
             self.backbone.add_task(self.spare if self.backbone.tasks else 0, generator=generator)
         self.heads.widen(self.backbone.feature_width)
         self.heads.ensure(task, classes, generator=generator)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        """As usual, if the heads have the width of the features."""
+        width = state_dict[f"{prefix}heads.weight.data"].shape[2]
+        if width != len(state_dict[f"{prefix}backbone.biases.{len(self.backbone.biases) - 1}"]):
+            raise ValueError(f"heads read {width} units, which is not the size of the last layer")
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def drop_spare(self, task: int) -> None:
         """Drop the spare units that task number `task` does not use."""

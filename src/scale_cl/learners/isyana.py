@@ -101,8 +101,12 @@ class SynapticMap(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
         """Take over tensors of any number of tasks and classes."""
+        size = state_dict[f"{prefix}running_count"].shape
         for name, own in list(self.named_buffers()):
-            setattr(self, name, state_dict[prefix + name].to(own.device, own.dtype, copy=True))
+            saved = state_dict[prefix + name]
+            if saved.shape != (*size[: min(own.dim(), 2)], *own.shape[2:]):
+                raise ValueError(f"{name} of {list(saved.shape)} is not of {size[0]} tasks and {size[1]} classes")
+            setattr(self, name, saved.to(own.device, own.dtype, copy=True))
 
 
 class Isyana(Learner):

@@ -124,6 +124,9 @@ class Path(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
         """Take over any offers and choices: make the layers that they need, which are then loaded."""
         device, dtype = self.choice.device, self.alpha[0].dtype
+        own = int(prefix.rstrip(".").rpartition(".")[2])  # number of the task
+        if not bool((state_dict[f"{prefix}offered"] < own).all()):
+            raise ValueError(f"task {own} uses layers of a later task")
         self.choice.copy_(state_dict[f"{prefix}choice"])
         self.offered = state_dict[f"{prefix}offered"].to(device, copy=True)
         owners = [[k for k in own if k != UNDECIDED] for own in self.offered.tolist()]

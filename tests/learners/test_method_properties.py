@@ -88,3 +88,15 @@ def test_rows_allocated_ahead_are_not_counted() -> None:
     assert isinstance(generator.embedding, GrowingParameter)
     generator.embedding.reshape(4096, generator.embedding.data.shape[1:])
     assert parameters_in_use(learner) == before
+
+
+def test_the_growth_of_networks_that_grow_as_needed_is_the_most_that_a_task_may_add() -> None:
+    spec, classes = EXAMPLES["pmnist"]
+    den, bocl, reused = rows(spec, classes, ["den", "bocl", "learn-to-grow"])
+    for row, units in ((den, 20), (bocl, 128)):
+        layers = units * 785 + units * (256 + units + 1) + 256 * units
+        heads = classes * (256 + units + 1) + classes * units
+        assert row.growth == layers + heads
+    adapters = 16 * (784 + 256) + 16 * (256 + 256)
+    alpha, head = 2 * 3, classes * 257
+    assert reused.growth == 785 * 256 + 257 * 256 + adapters + alpha + head

@@ -19,7 +19,7 @@ from scale_cl.streams import InputSpec, catalog
 from scale_cl.training.config import resolve
 
 OURS_ADDED = {"scale", "scale-ema", "ctn"}  # learners of the paper to which we added something
-PUBLISHED = {"ewc", "si", "mas", "hal", "icarl", "lwf", "npc"}  # named in the paper, with settings published elsewhere
+PUBLISHED = {"ewc", "si", "mas", "hal", "icarl", "lwf", "npc", "isyana", "den"}  # with settings published elsewhere
 STREAMS = [*catalog.ENTRIES, "folder:somewhere", "csv:list.csv", "features:"]
 RUN = ("-q", "--tasks", "2", "--device", "cpu")
 REPRODUCE = ("reproduce", "main", "--streams", "digits", "--learners", "scale", "--tasks", "2", "--seeds", "1")

@@ -37,6 +37,11 @@ def new(name: str, spec: InputSpec = SPLIT, *, seed: int = 0, **values: Any) -> 
     return registry.make(name, spec, registry.config_class(name)(**quick(name) | values), seed=seed)
 
 
+def is_mlp(name: str) -> bool:
+    """Whether a learner has an MLP for images too, and refuses another network."""
+    return registry.config_class(name)().backbone == "mlp"
+
+
 def batch(spec: InputSpec, n: int, classes: int = 3, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Random samples of the learner's kind."""
     generator = torch.Generator().manual_seed(seed)

@@ -18,7 +18,7 @@ from scale_cl.streams import InputSpec, Stream, keeping
 from scale_cl.training import memory_check, train
 from scale_cl.training.config import resolve
 from scale_cl.training.run import build_learner
-from tests.learners.tiny import quick
+from tests.learners.tiny import is_mlp, quick
 from tests.training.allocations import peak_bytes
 from tests.training.small_streams import colours, few_digits
 
@@ -120,7 +120,10 @@ def test_the_parameters_foreseen_are_those_that_a_learner_has() -> None:
         real = sum(t.nbytes for t in learner.engine.owned.module_tensors())
         work = memory_check.work_of(resolve(learner=name), stream, on_gpu=False)
         foreseen = memory_check.footprint(name, learner.config, work).model
-        assert abs(foreseen - real) <= 0.01 * real + 5000, name
+        if is_mlp(name):  # units that a task does not use are dropped when it ends
+            assert foreseen >= real, name
+        else:
+            assert abs(foreseen - real) <= 0.01 * real + 5000, name
 
 
 def test_a_memory_larger_than_the_machine_is_refused_with_advice(command: Callable[..., Any]) -> None:

@@ -48,6 +48,12 @@ class Method(Protocol):
     def task_began(self, task: int) -> None:
         """After a task was opened."""
 
+    def pauses(self, step: int) -> bool:
+        """Whether the host has work to do before a step of the open task."""
+
+    def pause(self, step: int) -> None:
+        """That work."""
+
     def task_ended(self, task: int) -> None:
         """Before the open task closes."""
 
@@ -111,6 +117,8 @@ class Engine(Predictor):
         self._look_up()
         self._average_takes(head, outputs)
         self.task.fill_(number)
+        if self.current is None:
+            self.task_steps = 0
         self.current, self._measured = task.name, -1
         shape = TaskShape(number, self.classes[number], len(self.classes))
         for memory in self.owned.memories.values():
@@ -125,12 +133,13 @@ class Engine(Predictor):
         self._drop_what_moved()
 
     def _check_room(self, task: str) -> None:
-        """A method that has a module per task may bound their number."""
-        most = min((m.most for m in self.owned.task_modules.values() if m.most is not None), default=None)
+        """A method that grows with the tasks may bound their number: its modules per task, or a network of its own."""
+        bounds = [*(m.most for m in self.owned.task_modules.values()), getattr(self.net, "most_tasks", None)]
+        most = min((bound for bound in bounds if bound is not None), default=None)
         if most is not None and len(self.numbers) >= most:
             raise ConfigError(
-                f"task {task!r} would be number {most + 1}, but {self.method_name} adds a network per task and is "
-                f"bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
+                f"task {task!r} would be number {most + 1}, but {self.method_name} adds to its network with each "
+                f"and is bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
             )
 
     @in_turn
@@ -156,6 +165,7 @@ class Engine(Predictor):
                 self._rank(memory, self.open_task)
         with self.calling("task_ended"):
             self.method.task_ended(self.open_task)
+        self._look_up()  # modules may have shrunk
         self.current = None
         self._drop_what_moved()
 
@@ -198,6 +208,8 @@ class Engine(Predictor):
         known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
         check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
         given = (x, y) if task is None else (x, y, task)
+        if self.current is not None and self.method.pauses(self.task_steps):
+            self._pause()
         graded = torch.is_grad_enabled()
         try:
             if not self.guard.watching:
@@ -212,7 +224,7 @@ class Engine(Predictor):
             if self._under_way:
                 self._end_broken_step()
             raise
-        self._under_way, self.steps = False, self.steps + 1
+        self._under_way, self.steps, self.task_steps = False, self.steps + 1, self.task_steps + 1
         if not self._searched:
             self._search()
         finding = self.guard.found(self.steps)
@@ -234,7 +246,8 @@ class Engine(Predictor):
         for journal in journals:
             journal.end()
         self._agree()
-        self._under_way, self.steps = False, self.steps + self.guard.settled
+        self._under_way = False
+        self.steps, self.task_steps = self.steps + self.guard.settled, self.task_steps + self.guard.settled
 
     def _agree(self, *, if_filling: bool = False) -> None:
         """Let the host's counts follow what the memories hold."""
@@ -246,6 +259,15 @@ class Engine(Predictor):
         self.refuse_if_broken()
         if self._under_way:
             self._end_broken_step()
+
+    def _pause(self) -> None:
+        """Between two steps: the method may look at values, change what it has learned, and grow."""
+        self.check_finite()
+        with self.whole("a pause of the method"):
+            with self.calling("pause"):
+                self.method.pause(self.task_steps)
+            self._look_up()
+            self._drop_what_moved()
 
     def _meet(self, x: Tensor, y: Tensor) -> None:
         """Without boundaries: widen the head to the labels of a batch, unless the caller says which there are."""
@@ -348,6 +370,7 @@ class Engine(Predictor):
             "tasks": [[name, self.classes[number]] for name, number in self.numbers.items()],
             "current": self.current,
             "steps": self.steps,
+            "task_steps": self.task_steps,
             "memories": list(self.owned.memories),
             "shapes": self.owned.shapes(),
             "owners": list(self.labels.owners),
@@ -397,6 +420,7 @@ class Engine(Predictor):
         if self.current is not None:
             self.task.fill_(self.open_task)
             self.owned.grow(self.open_task, self.classes[self.open_task], generator=self.weights_rng)
+        self.task_steps = int(meta.get("task_steps", 0))  # states of earlier versions have no such number
         self._look_up()
         self.owned.load_states(tensors)
         self.rng.set_state(tensors["rng"].cpu())

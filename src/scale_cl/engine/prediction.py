@@ -65,6 +65,7 @@ class Predictor(Caller):
         super().__init__(method, *given, **more)
         self.turns = Turns()  # of the threads that train and predict
         self.steps = 0
+        self.task_steps = 0  # since the open task began, or began again
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
         self._flips = self.config.average_flips and len(self.spec.shape) == 3

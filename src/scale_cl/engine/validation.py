@@ -66,8 +66,9 @@ def check_plain_values(meta: Mapping[str, Any], memories: list[str] | None = Non
         raise CheckpointError("state is damaged: a task appears twice")
     if current is not None and current not in names:
         raise CheckpointError(f"state is damaged: its open task {str(current)[:40]!r} is not among its tasks")
-    if type(steps) is not int or steps < 0:
-        raise CheckpointError(f"state is damaged: {str(steps)[:40]!r} is not a number of steps")
+    for number in (steps, meta.get("task_steps", 0)):
+        if type(number) is not int or number < 0:
+            raise CheckpointError(f"state is damaged: {str(number)[:40]!r} is not a number of steps")
     kept = meta.get("memories")
     if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
         raise CheckpointError("state is damaged: its memories are not a list of names")

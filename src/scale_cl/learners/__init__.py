@@ -4,7 +4,9 @@ from scale_cl.engine import Batch, Compute, LearnerConfig, MemoryConfig, ReplayC
 from scale_cl.learners import registry
 from scale_cl.learners.acl import Acl, AclConfig
 from scale_cl.learners.agem import Agem, AgemConfig
+from scale_cl.learners.bocl import Bocl, BoclConfig
 from scale_cl.learners.ctn import Ctn, CtnConfig
+from scale_cl.learners.den import Den, DenConfig
 from scale_cl.learners.der import Der, DerConfig, Derpp, DerppConfig
 from scale_cl.learners.er import Er, ErConfig
 from scale_cl.learners.ewc import Ewc, EwcConfig
@@ -13,7 +15,9 @@ from scale_cl.learners.gem import Gem, GemConfig
 from scale_cl.learners.hal import Hal, HalConfig
 from scale_cl.learners.icarl import Icarl, IcarlConfig
 from scale_cl.learners.independent import Independent, IndependentConfig
+from scale_cl.learners.isyana import Isyana, IsyanaConfig
 from scale_cl.learners.joint import Joint, JointConfig
+from scale_cl.learners.learn_to_grow import LearnToGrow, LearnToGrowConfig
 from scale_cl.learners.learner import Learner, ReplayLearner, Traits
 from scale_cl.learners.lwf import Lwf, LwfConfig
 from scale_cl.learners.mas import Mas, MasConfig
@@ -30,9 +34,13 @@ __all__ = [
     "Agem",
     "AgemConfig",
     "Batch",
+    "Bocl",
+    "BoclConfig",
     "Compute",
     "Ctn",
     "CtnConfig",
+    "Den",
+    "DenConfig",
     "Der",
     "DerConfig",
     "Derpp",
@@ -51,8 +59,12 @@ __all__ = [
     "IcarlConfig",
     "Independent",
     "IndependentConfig",
+    "Isyana",
+    "IsyanaConfig",
     "Joint",
     "JointConfig",
+    "LearnToGrow",
+    "LearnToGrowConfig",
     "Learner",
     "LearnerConfig",
     "Lwf",

@@ -85,7 +85,7 @@ class ColumnNet(ContinualNet):
         """`number` is asked for the task of a forward that may be recorded, whose samples are all of one task."""
         super().__init__(inputs, NoTrunk(width, xavier=xavier), Heads(width, shared=False, xavier=xavier), None)
         self._columns = (columns,)  # in a tuple, because the engine owns and saves them
-        self.laterals, self._number = laterals, number
+        self.laterals, self.number = laterals, number
 
     @property
     def columns(self) -> TaskModules:
@@ -94,7 +94,7 @@ class ColumnNet(ContinualNet):
 
     def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
         """Features and logits by the column of the samples' task."""
-        number = self._number() if self.training or task.device.type != "cpu" else int(task[0])
+        number = self.number() if self.training or task.device.type != "cpu" else int(task[0])
         columns = [self.columns[k] for k in (range(number + 1) if self.laterals else (number,))]
         features = features_of(columns, x, parts, training=self.training)
         return Outputs(features, features, self.heads(features, task))
@@ -103,9 +103,8 @@ class ColumnNet(ContinualNet):
         """The open task's column, and the heads, of which only its own has a gradient."""
         own = super().base_parameters()
         for k, column in enumerate(self.columns.columns):
-            assert isinstance(column, Column)
             named = ((name, p) for name, p in column.named_parameters() if p.requires_grad)
-            own |= {f"columns.{k}.{name}": p for name, p in named if name not in column.fixed}
+            own |= {f"columns.{k}.{name}": p for name, p in named if name not in fixed_in(column)}
         return own
 
     def for_task(self, task: int) -> nn.Module:
@@ -212,6 +211,11 @@ class _OneTask(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(features_of(list(self.columns), x, (), training=False))
         return logits
+
+
+def fixed_in(column: nn.Module) -> set[str]:
+    """Names of parameters that are not trained."""
+    return column.fixed if isinstance(column, Column) else set()
 
 
 def features_of(columns: list[nn.Module], x: Tensor, parts: tuple[int, ...], *, training: bool) -> Tensor:

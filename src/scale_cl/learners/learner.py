@@ -107,6 +107,13 @@ class Learner:
     def task_began(self, task: int) -> None:
         """After a task was opened."""
 
+    def pauses(self, step: int) -> bool:
+        """Whether `pause` is to be called before step number `step` of the open task, from 0."""
+        return False
+
+    def pause(self, step: int) -> None:
+        """Work between two steps, which is never recorded: look at values, change what was learnt, grow."""
+
     def task_ended(self, task: int) -> None:
         """Before the open task closes; its samples are stored and may be replayed."""
 

@@ -2,10 +2,11 @@
 
 `paper` has the settings of the supplement for every stream, a ring as memory and torch's running averages in batch
 norm: nothing of ours. What the paper leaves open follows its text or, for CTN and ACL, their authors' code. Of methods
-that the paper only names, it has the settings with which they were published for one pass: those of the A-GEM paper
-for EWC++, SI, MAS and PNN, and the authors' own for HAL and iCaRL. `ours` is what we recommend: a uniform sample as
-SCALE's memory and, on images, batch-norm statistics measured on the memory; gradients are clipped on images of the
-user's own, where the paper's rates can diverge below 32 x 32; three updates per batch in all replay methods.
+that the paper only names, it has the settings with which they were published for one pass: those of the A-GEM paper for
+EWC++, SI, MAS and PNN, and the authors' own for HAL, iCaRL, ISYANA and DEN, apart from their epochs. `ours` is what we
+recommend: a uniform sample as SCALE's memory and, on images, batch-norm statistics measured on the memory; gradients
+are clipped on images of the user's own, where the paper's rates can diverge below 32 x 32; three updates per batch in
+all replay methods.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ _PLUS_PERMUTED = {**_SCALE_RATES, **_NO_FLIPS, "outer_steps": 2, "weight_average
 _PLUS_PRESET = Preset(_PLUS, permuted=_PLUS_PERMUTED, user_images={"clip": 5.0, **_NO_FLIPS}, streams=_SCALE_STREAMS)
 _AS_PRINTED = {"memory_policy": "ring", "norm_on_memory": False}
 _CTN_RATES = {"inner_lr": 0.03, "outer_lr": 0.1}
+_DEN_STEPS = {"lr": 0.1, "head_steps": 10, "retrain_steps": 20, "expand_steps": 10}  # of 100 batches of a task
 _BOTH = {  # learners to which nothing of ours was added
     "mer": Preset(permuted={"lr": 0.03}),
     "gem": Preset(streams={"sminiimagenet": {"lr": 0.05}}),
@@ -68,6 +70,8 @@ _BOTH = {  # learners to which nothing of ours was added
     "joint": Preset(permuted={"lr": 0.1}),
     "pnn": Preset(permuted={"lr": 0.1}),
     "independent": Preset(permuted={"lr": 0.1}),
+    "learn-to-grow": Preset(permuted={"lr": 0.1, "search_steps": 20, "candidates": 1}),
+    "bocl": Preset(permuted={"lr": 0.1, "search_steps": 10}),
 }
 PRESETS: dict[str, dict[str, Preset]] = {
     "paper": {
@@ -84,6 +88,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "icarl": Preset(),
         "lwf": Preset(),
         "npc": Preset(),
+        "isyana": Preset(everywhere={"lr": 1.0, "other_lr": 0.01, "penalty": 1.0}),
+        "den": Preset(everywhere={"l1": 1e-5, "threshold": 0.01}, permuted=_DEN_STEPS),
         **_BOTH,
     },
     "ours": {
@@ -103,6 +109,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "mas": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
         "lwf": Preset(permuted={"lr": 0.1, "distillation": 0.5}),
         "npc": Preset(permuted={"lr": 0.1, "alpha": 0.03}),
+        "isyana": Preset(permuted={"lr": 0.1}),
+        "den": Preset(permuted=_DEN_STEPS | {"stay": 0.01}),
         "hal": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1, "anchoring": 0.1}),
         "icarl": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1}),
         **_BOTH,

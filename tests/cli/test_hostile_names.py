@@ -141,6 +141,6 @@ def test_a_pipe_is_no_data_file(command: Callable[..., Any]) -> None:
 def test_a_run_that_is_to_stop_while_data_is_read_stops_and_leaves_nothing(seeds: int, tmp_path: Path) -> None:
     folder = images(tmp_path / "s")
     config = resolve(stream=f"folder:{folder}", learner="er", options={"run.seeds": seeds, "run.processes": seeds})
-    with pytest.raises(Interrupted, match="stopped as asked while the data was read"):
+    with pytest.raises(Interrupted, match="stopped as asked; no checkpoint was written"):
         scale_cl.run(config, out=tmp_path / "out", stop=lambda: True)
     assert not (tmp_path / "out").exists()

@@ -138,7 +138,7 @@ def test_the_model_of_a_run_is_compared_with_its_settings_before_it_is_made(tmp_
     (path,) = checkpoint.found(tmp_path / "checkpoints" / "seed-0")
     for setting, value in (("memory", 10**9), ("backbone", "mlp-99999-99999")):
         content = json.loads(path.read_text())
-        content["position"]["config"]["learner"][setting] = value
+        content["model"]["settings"][setting] = value
         del content["checksum"]
         path.write_text(json.dumps({**content, "checksum": checkpoint.checksum(content)}))
         with pytest.raises(CheckpointError, match=r"state does not fit its settings|keeps 1000000000 per task"):

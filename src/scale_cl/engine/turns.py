@@ -53,6 +53,10 @@ class Turns:
             if self._waiting and not self._depth:  # a lock is not fair: this thread could be the next one again
                 time.sleep(_MOMENT)
 
+    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
+        """A copy of a learner has turns of its own."""
+        return Turns, ()
+
     def hold(self) -> bool:
         """Take a turn that lasts until `let_go`; False if another thread did not end its own in time."""
         return self._lock.acquire(timeout=_PATIENCE)

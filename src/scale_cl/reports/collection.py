@@ -16,6 +16,7 @@ from scale_cl import files, results
 from scale_cl.errors import ResultError, printable
 from scale_cl.results import RESULT_NAME, SEEDS_FOLDER, RunResult
 
+OWN_IMAGES = ("folder:", "csv:")  # how streams of the user's own images are named
 _LONGEST = 120  # characters of a slug
 _TRACES_OF_A_RUN = {SEEDS_FOLDER, "run.json", ".lock"}  # files of an unfinished run
 
@@ -133,7 +134,7 @@ def _check_names(result: RunResult) -> None:
     for what, said in (("stream", result.stream), ("learner", result.learner)):
         section = result.seeds[0].config.get(what)
         named = section.get("name", said) if isinstance(section, dict) else said
-        if what == "stream" and isinstance(named, str) and named.startswith(("folder:", "csv:")):
+        if what == "stream" and isinstance(named, str) and named.startswith(OWN_IMAGES):
             continue  # the config holds the path of the images, the header only the last part of it
         if named != said:
             raise ResultError(f"is damaged: it is a result of the {what} {said!r}, but its config says {named!r}")

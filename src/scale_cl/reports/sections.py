@@ -15,9 +15,8 @@ from typing import Any
 from scale_cl.errors import printable
 from scale_cl.experiments.definitions import JOINT_TRAINING
 from scale_cl.experiments.result_index import ALONE, OFF, RUN, STREAM, config_section, identities
-from scale_cl.learners.presets import DEFAULT_PRESET, PRESETS, USER_IMAGES, Preset
 from scale_cl.reports import paper
-from scale_cl.reports.collection import Collection, Gap, Run, assignment, distinct, slug
+from scale_cl.reports.collection import OWN_IMAGES, Collection, Gap, Run, assignment, distinct, slug
 from scale_cl.reports.seed_statistics import Summary, summarise
 from scale_cl.results import SeedResult
 
@@ -258,8 +257,15 @@ def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner
 
 def _for_own_images(config: dict[str, Any], learner: str) -> Mapping[str, Any]:
     """What the recommended settings add on images of the user's own, of which the paper says nothing."""
-    own = str(config_section(config, "stream").get("name")).startswith(USER_IMAGES)
-    return PRESETS[DEFAULT_PRESET].get(learner, Preset()).user_images if own else {}
+    if not str(config_section(config, "stream").get("name")).startswith(OWN_IMAGES):
+        return {}
+    from scale_cl.learners.presets import (  # loads torch, which other reports do not need
+        DEFAULT_PRESET,
+        PRESETS,
+        Preset,
+    )
+
+    return PRESETS[DEFAULT_PRESET].get(learner, Preset()).user_images
 
 
 def _varies(name: str, value: object, among: list[dict[str, Any]]) -> bool:

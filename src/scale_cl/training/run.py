@@ -164,7 +164,7 @@ class _Job:
     def check_stop(self, done: int, total: int) -> None:
         """Raise Interrupted if the run is to stop; called while data is read, when there is nothing to save."""
         if self.stop is not None and self.stop():
-            raise Interrupted("stopped as asked while the data was read; the same command starts again")
+            raise Interrupted("stopped as asked while the data was read")
 
     def checkpointer(self) -> Checkpointer | None:
         """Writes checkpoints as the config says, if there is a directory for them."""

@@ -27,7 +27,7 @@ def test_the_settings_in_force_are_shown_with_their_meaning(command: Callable[..
 
 def pairs() -> list[tuple[str, str]]:
     """Every preset of every learner, and every stream."""
-    presets = {}
+    presets: dict[tuple[str, str], tuple[str, str]] = {}
     for learner in learners.registry.names():
         for stream in streams.names():
             presets.setdefault((learner, str(learners.registry.preset_settings(learner, stream))), (learner, stream))

@@ -45,10 +45,10 @@ def open_task(learner: Learner) -> Learner:
 
 
 def all_but_draws(learner: Learner) -> dict[str, Any]:
-    """Everything that decides what a learner does from here on, without the generator and the count of steps."""
+    """Everything that decides what a learner does from here on, without the generator and the counts of steps."""
     state = learner.state_dict()
     known: dict[str, Any] = {name: t for name, t in state["tensors"].items() if name != "rng"}
-    known |= {name: value for name, value in state["meta"].items() if name != "steps"}
+    known |= {name: value for name, value in state["meta"].items() if name not in ("steps", "task_steps")}
     for name, memory in learner.engine.owned.memories.items():
         known[f"{name}, as the host counts"] = memory.available(), memory.available(current=True), list(memory.seen)
         known |= {f"{name} column {n}": t.clone() for n, t in enumerate(memory.tensors())}
@@ -86,6 +86,7 @@ def test_a_bad_batch_leaves_everything_as_it_was_and_training_goes_on(
     assert learner.skipped_steps == 2
     learner.engine.rng.set_state(twin.engine.rng.get_state())
     learner.engine.steps -= 2
+    learner.engine.task_steps -= 2
     for other in (learner, twin):
         for seed in (60, 61):
             other.observe(*batch(VECTORS, 4, seed=seed))

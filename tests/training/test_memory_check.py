@@ -24,7 +24,7 @@ from tests.training.small_streams import colours, few_digits
 
 CPU = torch.device("cpu")
 FACTOR = 3.5  # how much more than is really taken may be foreseen; never less
-AS_OTHERS = ("si", "mas", "lwf", "icarl", "independent")  # on images, as ewc, finetune, er and pnn
+AS_OTHERS = ("si", "mas", "lwf", "icarl", "independent", "scale-plus")  # on images, as ewc, finetune, er, pnn, scale
 STREAMS: dict[str, Callable[[], Stream]] = {
     "mlp": lambda: few_digits(tasks=3, train=50),  # as many as the memory keeps
     "resnet": lambda: colours(tasks=2, train=50),

@@ -75,4 +75,4 @@ class Slda(Learner):
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
         """A forward without gradients; the inverse is float64, and copies of it and of the heads come and go."""
-        return StepSize(batch, 1, copies=12)
+        return StepSize(batch, 1, copies=9)

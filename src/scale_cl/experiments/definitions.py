@@ -41,8 +41,8 @@ def grid(fields: Mapping[str, Sequence[object]]) -> tuple[Case, ...]:
 PAPER_STREAMS = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 PAPER_LEARNERS = ("gem", "mer", "mir", "er", "ctn", "scale")
 FAMILIES = (  # systems that the paper names: regularisation, structure, and memory with some that it runs
-    *("ewc", "si", "mas", "lwf", "npc"),
-    *("pnn", "independent", "acl"),
+    *("ewc", "si", "mas", "lwf", "npc", "isyana"),
+    *("pnn", "independent", "acl", "den", "learn-to-grow", "bocl"),
     *("icarl", "hal", "er", "derpp", "scale"),
 )
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds

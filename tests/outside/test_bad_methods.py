@@ -259,8 +259,8 @@ def test_a_broken_package_hides_no_other_learner(
     listed = command("list", "learners")
     assert (listed.code, listed.err) == (0, "")
     lines = listed.out.splitlines()
-    assert [line for line in lines if line.startswith("broken")] == [
-        "broken       cannot be used: learner 'broken' of package others cannot be imported: "
+    assert [" ".join(line.split()) for line in lines if line.startswith("broken")] == [
+        "broken cannot be used: learner 'broken' of package others cannot be imported: "
         "ModuleNotFoundError: No module named 'nowhere_at_all'"
     ]
     assert [line for line in lines if line.startswith("finetune ")] != []

@@ -114,11 +114,14 @@ def test_an_interrupt_without_a_wish_lets_seeds_save_too() -> None:
 
 
 def test_a_second_wish_ends_processes_that_do_not_listen() -> None:
+    heard: set[int] = set()
+
     def tell(seed: int, event: Event) -> None:
+        heard.add(seed)
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        trained(deaf, tell=tell, stop=lambda: True)
+        trained(deaf, tell=tell, stop=lambda: bool(heard))
 
 
 def test_an_error_of_a_listener_ends_the_processes() -> None:

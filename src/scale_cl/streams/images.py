@@ -25,6 +25,7 @@ from scale_cl.streams.sources.source import Progress
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 _MOST_PIXELS = 100_000_000  # a small file can declare an image that fills the memory
+_LONGEST_SIDE = 1 << 16  # pixels; Pillow cannot resize much longer ones
 _CHUNK = 64
 _NAMED = 10  # at most so many broken files are named in an error
 _ANIMATED = ("GIF", "PNG", "WEBP", "TIFF")  # formats that can hold several frames
@@ -220,7 +221,8 @@ def _opened(path: str | Path) -> Image.Image:
         raise DataError(f"{path} is missing") from error
     except _DECODING_ERRORS as error:
         raise UndecodableError(f"{path} is not an image that can be read: replace or remove it") from error
-    if image.width * image.height > _MOST_PIXELS:
+    if image.width * image.height > _MOST_PIXELS or max(image.size) > _LONGEST_SIDE:
         image.close()
-        raise DataError(f"{path} claims {image.height} x {image.width} pixels; at most {_MOST_PIXELS} are read")
+        most = f"at most {_MOST_PIXELS}, and {_LONGEST_SIDE} a side,"
+        raise DataError(f"{path} claims {image.height} x {image.width} pixels; {most} are read")
     return image

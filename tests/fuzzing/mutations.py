@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from random import Random
 from typing import Any
@@ -47,10 +48,10 @@ def mutated_json(content: Any, draw: Random) -> Any:
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         inner, key = _place(content, draw)
         if inner is None:
-            return draw.choice(VALUES)
+            return copy.deepcopy(draw.choice(VALUES))
         how = draw.randrange(8)
         if how <= 2:
-            inner[key] = draw.choice(VALUES)
+            inner[key] = copy.deepcopy(draw.choice(VALUES))  # further changes are of this one alone
         elif how == 3:
             inner[key] = _nudged(inner[key], draw)
         elif how == 4:

@@ -18,8 +18,7 @@ them. A neuron is a unit of a linear layer or, beyond the authors' MLP, a channe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
 from scale_cl.learners.learner import Learner, StepSize, Traits
-from scale_cl.learners.npc import Layer, layers_of
+from scale_cl.learners.npc import Hook, Layer, layers_of, watched
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.settings import setting
 
@@ -135,7 +134,7 @@ class Isyana(Learner):
     def update(self, batch: Batch) -> None:
         """One step of SGD in which every neuron has a rate and a penalty of its own."""
         c, samples, base = self.config, self.engine.samples(batch), self.network.base
-        with self.watched() as found:
+        with watched(self.net, self.layers, noting) as found:
             out = self.network(samples)
         ce = cross_entropy(out.logits, samples.y)
         gradient = base.gradient(ce)
@@ -169,20 +168,6 @@ class Isyana(Learner):
         assert isinstance(self.map.module, SynapticMap)
         return self.map.module
 
-    @contextmanager
-    def watched(self) -> Iterator[dict[str, Tensor]]:
-        """Activations [B, width] of each layer by its name, known after a forward inside."""
-        found: dict[str, Tensor] = {}
-        handles = []
-        try:
-            for layer in self.layers:
-                module = self.net.backbone.get_submodule(layer.parts[-1])
-                handles.append(module.register_forward_hook(noting(layer, found)))
-            yield found
-        finally:
-            for handle in handles:
-                handle.remove()
-
     def task_ended(self, task: int) -> None:
         """Weights are held where they are now."""
         self.before.set(self.held.tensors)
@@ -193,7 +178,7 @@ class Isyana(Learner):
         return StepSize(batch, copies=3)
 
 
-def noting(layer: Layer, found: dict[str, Tensor]) -> Callable[[nn.Module, Any, Tensor], None]:
+def noting(layer: Layer, found: dict[str, Tensor]) -> Hook:
     """A forward hook that notes the activations of a layer's neurons, averaged over space."""
 
     def hook(_module: nn.Module, _inputs: Any, out: Tensor) -> None:

@@ -11,7 +11,7 @@ at the neuron's own pace too. Heads, and parameters of other kinds of layers, le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +69,7 @@ class Npc(Learner):
     def update(self, batch: Batch) -> None:
         """One step of SGD in which every neuron has a rate of its own."""
         samples, before = self.engine.samples(batch), self.statistics()
-        with self.watched() as found:
+        with watched(self.net, self.layers, noting) as found:
             loss = cross_entropy(self.network(samples).logits, samples.y)
             gradient = self.network.base.gradient(loss)
         self.log(loss=loss)
@@ -94,20 +94,6 @@ class Npc(Learner):
             pace = owners.get(f"{name.rpartition('.')[0]}.")
             out.append(g if pace is None else g * pace.to(g).view(-1, *[1] * (g.dim() - 1)))
         return out
-
-    @contextmanager
-    def watched(self) -> Iterator[dict[str, Tensor]]:
-        """Importance of the neurons of each layer by its name, known after the backward of a forward inside."""
-        found: dict[str, Tensor] = {}
-        handles = []
-        try:
-            for layer in self.layers:
-                module = self.net.backbone.get_submodule(layer.parts[-1])
-                handles.append(module.register_forward_hook(noting(layer, found)))
-            yield found
-        finally:
-            for handle in handles:
-                handle.remove()
 
     # ---- batch norm --------------------------------------------------------------------------------------------------
 
@@ -152,7 +138,27 @@ def layers_of(net: nn.Module) -> list[Layer]:
     return layers
 
 
-def noting(layer: Layer, found: dict[str, Tensor]) -> Callable[[nn.Module, Any, Tensor], None]:
+Hook = Callable[[nn.Module, Any, Tensor], None]
+
+
+@contextmanager
+def watched(
+    net: nn.Module, layers: Sequence[Layer], make: Callable[[Layer, dict[str, Tensor]], Hook]
+) -> Iterator[dict[str, Tensor]]:
+    """Within the context, forward hooks on the layers of a network's backbone; they note what they find by name."""
+    found: dict[str, Tensor] = {}
+    handles = []
+    try:
+        for layer in layers:
+            module = net.get_submodule(f"backbone.{layer.parts[-1]}")
+            handles.append(module.register_forward_hook(make(layer, found)))
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def noting(layer: Layer, found: dict[str, Tensor]) -> Hook:
     """A forward hook that notes the layer's importance: mean |a dL/da|, divided by its root mean square."""
 
     def hook(_module: nn.Module, _inputs: Any, out: Tensor) -> None:

@@ -162,11 +162,8 @@ class HostGuard(Guard):
         if not fine and self._found is None:
             self._found = _finding(self._offset + self._applied, (size, limit, int(sample)), tuple(terms), losses)
         if fine and (self._mode == "skip" or self._found is None):
-            self._good, self._applied, self.settled = (
-                now,
-                self._applied + 1,
-                True,
-            )  # at once: Ctrl-C comes between calls
+            # at once: Ctrl-C comes between calls
+            self._good, self._applied, self.settled = now, self._applied + 1, True
         else:
             self.take_back(journals)
             self.settled = True

@@ -55,6 +55,15 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
         assert torch.equal(read.state["tensors"][name], t)
 
 
+def test_a_brightness_is_a_number_that_pixels_can_be_divided_by(tmp_path: Path) -> None:
+    path = checkpoint.write(tmp_path, example())
+    spec = json.loads(path.read_text())["model"]["spec"]
+    rewrite(path, {"model.spec": {**spec, "pixel_max": 10**20}})
+    largest = checkpoint.read(path).model.spec.pixel_max
+    assert largest is not None
+    assert (torch.full((1,), 255, dtype=torch.uint8) / largest).item() > 0
+
+
 def test_a_checkpoint_is_two_files_named_for_its_position(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, example((12, 345)))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["at-00012-00000345.json", "at-00012-00000345.safetensors"]

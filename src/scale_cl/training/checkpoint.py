@@ -371,7 +371,7 @@ def _spec(content: dict[str, Any]) -> InputSpec:
     boundaries = content.get("boundaries", True)
     if type(boundaries) is not bool:
         raise ValueError(f"'boundaries' is {str(boundaries)[:40]!r}, which is neither true nor false")
-    return InputSpec(tuple(shape), pixel_max, scenario, boundaries)
+    return InputSpec(tuple(shape), None if pixel_max is None else float(pixel_max), scenario, boundaries)
 
 
 def _task(content: Any) -> SavedTask:

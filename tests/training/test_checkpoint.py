@@ -58,7 +58,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
 def test_a_brightness_is_a_number_that_pixels_can_be_divided_by(tmp_path: Path) -> None:
     path = checkpoint.write(tmp_path, example())
     spec = json.loads(path.read_text())["model"]["spec"]
-    rewrite(path, {"model.spec": {**spec, "pixel_max": 10**20}})
+    rewrite(path, {"model.spec": {**spec, "pixel_max": 2**64}})
     largest = checkpoint.read(path).model.spec.pixel_max
     assert largest is not None
     assert (torch.full((1,), 255, dtype=torch.uint8) / largest).item() > 0

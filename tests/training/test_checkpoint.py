@@ -146,6 +146,7 @@ def test_a_missing_half_is_said_so(tmp_path: Path) -> None:
         ({"model.tensors": 5}, "damaged"),
         ({"model.tasks": [3]}, "a task is '3', which has no name"),
         ({"model.tasks": [{"name": "a", "classes": "cat"}]}, "not of type list"),
+        ({"position.config": {"run": [{}]}}, "'config.run' does not hold settings by name"),
         ({"model.spec": {"shape": [0], "pixel_max": None, "scenario": "task"}}, "not a list of sizes"),
         ({"model.spec": {"shape": [2], "pixel_max": -1, "scenario": "task"}}, "neither null nor a brightness"),
         ({"model.spec": {"shape": [2], "pixel_max": None, "scenario": "none"}}, "known are task, domain"),

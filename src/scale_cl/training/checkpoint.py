@@ -284,7 +284,7 @@ def read(path: Path) -> Checkpoint:
             model=described_model(model),
             stream=typed(position, "stream", str),
             data=typed(position, "data", str),
-            config=typed(position, "config", dict),
+            config=_config(position),
             position=Position(*(_whole_number(position, key) for key in Position._fields)),
             matrix=accuracy_matrix(position["matrix"], len(position["matrix"])),
             seconds_train=_seconds(position["seconds_train"]),
@@ -358,6 +358,14 @@ def _whole_number(content: dict[str, Any], key: str) -> int:
     if value < 0:
         raise ValueError(f"{key!r} is {str(value)[:40]}, which is less than 0")
     return value
+
+
+def _config(position: dict[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = typed(position, "config", dict)
+    for section in ("stream", "learner", "run"):
+        if not isinstance(config.get(section, {}), dict):
+            raise ValueError(f"'config.{section}' does not hold settings by name")
+    return config
 
 
 def _spec(content: dict[str, Any]) -> InputSpec:

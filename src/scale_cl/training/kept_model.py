@@ -62,7 +62,7 @@ class KeptModel:
         """The trained learner."""
         model, device = self.model, torch.device(device)
         config = build(registry.config_class(model.learner), model.settings, section="learner")
-        how = compute(build(RunSettings, self.saved.config.get("run", {}), section="run"), device)
+        how = compute(self._run_settings, device)
         given: dict[str, Any] = {"seed": model.seed, "device": device, "compute": how, "backbone": backbone}
         make = partial(registry.make, model.learner, model.spec, config, **given)
         kind, named = registry.entry(model.learner).kind, config.backbone if backbone is None else backbone
@@ -99,10 +99,14 @@ class KeptModel:
             return None
         samples = {task.name: task.samples for one in self.saved.streams for task in one.tasks}
         count = sum(samples[name] for name in self.in_midst)
-        batch, epochs = self.saved.config["run"]["batch_size"], self.learner().epochs
+        batch, epochs = self._run_settings.batch_size, self.learner().epochs
         steps, step = epochs * -(-count // batch), self.saved.position.step
         what = "training on all tasks together" if self._shuffled else f"task {self.in_midst[0]}"
         return f"{what} is not finished: {step} of {steps} steps" + (", not closed yet" if step >= steps else "")
+
+    @property
+    def _run_settings(self) -> RunSettings:
+        return build(RunSettings, self.saved.config.get("run", {}), section="run")
 
     @property
     def _shuffled(self) -> bool:
@@ -240,7 +244,7 @@ def _lesson(kept: KeptModel, stream: str, assignments: list[str]) -> Config:
         "learner.name": model.learner,
         **{f"learner.{name}": value for name, value in model.settings.items()},
         **{f"stream.{name}": value for name, value in stays.items()},
-        **{f"run.{name}": value for name, value in saved.config["run"].items()},
+        **{f"run.{name}": value for name, value in saved.config.get("run", {}).items()},
         "run.keep_state": True,
     }
     options = {name: value for name, value in options.items() if name not in names}

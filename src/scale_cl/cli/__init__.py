@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from scale_cl.errors import printable
+
+# Options of commands that read a run: code from outside is never imported because a file names it.
+StreamReference = Annotated[
+    str | None, typer.Option("--stream", metavar="NAME", help="Its stream, if module:function or file.py:function.")
+]
+LearnerReference = Annotated[
+    str | None, typer.Option("--learner", metavar="NAME", help="Its learner, if module:Class or file.py:Class.")
+]
+BackboneReference = Annotated[
+    str | None,
+    typer.Option("--backbone", metavar="NAME", help="Its backbone, if module:function or file.py:function."),
+]
+Seed = Annotated[int | None, typer.Option(metavar="S", help="Seed; needed if the run has several.")]
 
 
 def say(text: object = "", *, err: bool = False) -> None:

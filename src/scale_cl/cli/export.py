@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scale_cl.cli import say
+from scale_cl.cli import BackboneReference, LearnerReference, Seed, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +35,9 @@ def export(
         str,
         typer.Option("--format", metavar="onnx|torch", help="ONNX (.onnx, by the extra onnx) or torch.export (.pt2)."),
     ] = "onnx",
-    seed: Annotated[int | None, typer.Option(metavar="S", help="Seed; needed if the run has several.")] = None,
-    learner: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its learner, if module:Class or file.py:Class.")
-    ] = None,
-    backbone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its backbone, if module:function or file.py:function.")
-    ] = None,
+    seed: Seed = None,
+    learner: LearnerReference = None,
+    backbone: BackboneReference = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
     """Write a trained model as a file that runs without scale-cl.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scale_cl.cli import say
+from scale_cl.cli import BackboneReference, LearnerReference, Seed, say
 from scale_cl.cli.run import close, run_with_progress
 from scale_cl.errors import is_utf8
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 Source = Annotated[
     Path, typer.Argument(metavar="RUN", help="The run's directory, or a file written by a classifier's save().")
 ]
-Seed = Annotated[int | None, typer.Option(metavar="S", help="Seed; needed if the run has several.")]
-LearnerReference = Annotated[str | None, typer.Option(help="Its learner, if module:Class or file.py:Class.")]
-BackboneReference = Annotated[str | None, typer.Option(help="Its backbone, if module:function or file.py:function.")]
 _JSON_SUFFIXES = (".jsonl", ".ndjson")
 _LINES = 10  # of progress, where there is no terminal
 

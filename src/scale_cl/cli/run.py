@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scale_cl.cli import progress, say
+from scale_cl.cli import BackboneReference, LearnerReference, StreamReference, progress, say
 
 if TYPE_CHECKING:
     from scale_cl.results import RunResult
@@ -116,15 +116,9 @@ def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The run's directory.")],
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are now.")] = None,
     on_divergence: Divergence = None,
-    stream: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its stream, if module:function or file.py:function.")
-    ] = None,
-    learner: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its learner, if module:Class or file.py:Class.")
-    ] = None,
-    backbone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its backbone, if module:function or file.py:function.")
-    ] = None,
+    stream: StreamReference = None,
+    learner: LearnerReference = None,
+    backbone: BackboneReference = None,
     no_track: Annotated[
         bool, typer.Option("--no-track", help="Continue without the trackers that the run was started with.")
     ] = False,

@@ -293,7 +293,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             needed = len(self.tasks_) > 1 and self.input_format_.spec.scenario != "class"
             task = self.infer_task(X) if needed else None
         proba = np.zeros((len(x), len(self.classes_)), dtype=np.float32)
-        if task is None and self._one_head():
+        if task is None and not self.needs_task:
             scores = torch.cat([self.learner_.predict(piece) for piece in x.split(_AT_ONCE)])
             proba[:, self.labels_.all_columns()[: scores.shape[1]]] = scores.softmax(1).cpu().numpy()
             return self.classes_[proba.argmax(1)], proba
@@ -310,9 +310,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.labels_.columns(task)
         return self.labels_.all_columns()[engine.labels.of(engine.numbers[task])]
 
-    def _one_head(self) -> bool:
-        """Whether a prediction needs no task."""
-        return self.input_format_.spec.scenario == "class" or not self.learner_.engine.task_matters
+    @property
+    def needs_task(self) -> bool:
+        """Whether a prediction depends on the task of a sample."""
+        self._require_fitted()
+        return self.input_format_.spec.scenario != "class" and self.learner_.engine.task_matters
 
     # ---- files -------------------------------------------------------------------------------------------------------
     @in_turn

@@ -91,7 +91,7 @@ def load(
     seed: int | None = None,
 ) -> E:
     """The estimator that `save` wrote, by the class that wrote it; or the model that a run has kept."""
-    if files.is_folder(Path(path)):
+    if files.is_folder(path):
         return _of_run(cls, path, device=device, backbone=backbone, learner=learner, seed=seed)
     if seed is not None:
         raise ConfigError(f"{os.fspath(path)} is a file, which has one seed: leave out seed=...")
@@ -125,10 +125,7 @@ def load(
         )
         state: State = {"tensors": own, "meta": model.state["meta"]}
         estimator.learner_ = _new_learner(estimator, model, state)
-        fresh = estimator.learner_.state_dict()["tensors"]["rng"]
-        if own["rng"].shape != fresh.shape:  # the generator of another kind of device cannot be continued
-            own["rng"] = fresh
-        estimator.learner_.load_state_dict(state)
+        estimator.learner_.load_state_dict(on_this_device(state, estimator.learner_))
         _check_labels(estimator.labels_, model, estimator.learner_)
         if content.get("boundaries") is not None:
             estimator.finder_ = estimator.new_finder()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import scale_cl
-from scale_cl import estimator, results
+from scale_cl import estimator, files, results
 from scale_cl.errors import CheckpointError, ConfigError, DataError, UnknownTaskError
 from scale_cl.estimator import model_file
 from scale_cl.estimator.classifier import ContinualClassifier
@@ -66,7 +66,7 @@ class TaskAccuracy:
 
 def load_model(path: Place, *, seed: int | None = None) -> ContinualClassifier:
     """The model of a run's directory, or of a file that `save` wrote, as the class that wrote it."""
-    if Path(path).is_dir():
+    if files.is_folder(path):
         return ContinualClassifier.load(path, seed=seed)
     content = model_file.read(path).content
     kind = content.get("class")
@@ -144,7 +144,7 @@ def evaluate(
         progress: called while images are predicted.
     """
     loaded = _loaded(model, seed)
-    tasks, told = labelled_in(Path(images)), _needs_task(loaded)
+    tasks, told = labelled_in(Path(images)), loaded.needs_task
     if task not in (None, INFER):
         raise ConfigError(f"task is {task!r}; it can only be {INFER!r}: the folders name the tasks")
     if told:
@@ -174,18 +174,13 @@ def _loaded(model: Place | ContinualClassifier, seed: int | None) -> ContinualCl
     return made
 
 
-def _needs_task(model: ContinualClassifier) -> bool:
-    spec, engine = model.input_format_.spec, model.learner_.engine
-    return spec.scenario != "class" and engine.task_matters
-
-
 def _check_tasks(model: ContinualClassifier, named: set[str | None]) -> None:
     """Refuse unknown tasks, and none where one is needed."""
     seen = ", ".join(map(repr, model.tasks_))
     for name in sorted(name for name in named if name not in (None, INFER)):
         if name not in model.tasks_:
             raise UnknownTaskError(f"task {name!r} was never learnt; the model knows {seen}")
-    if None in named and _needs_task(model) and len(model.tasks_) > 1:
+    if None in named and model.needs_task and len(model.tasks_) > 1:
         raise ConfigError(
             f"the model knows several tasks ({seen}); say which one the images are of, --task NAME, or --task {INFER} "
             "to have it found (in Python task=...)"
@@ -197,7 +192,7 @@ def _predicted(
 ) -> Iterator[Prediction]:
     """Predictions of files and their tasks, in order."""
     channels, *size = model.input_format_.spec.shape
-    resize, told = getattr(model, "images_", None) == "resized", _needs_task(model)
+    resize, told = getattr(model, "images_", None) == "resized", model.needs_task
     labels = model.classes_.tolist()
     for start in range(0, len(listed), AT_ONCE):
         part = listed[start : start + AT_ONCE]
@@ -263,7 +258,7 @@ def info(model: Place, *, seed: int | None = None) -> ModelInfo:
 
     print(scale_cl.info("runs/mine").tasks)
     """
-    return _info_of_run(Path(model), seed) if Path(model).is_dir() else _info_of_file(Path(model), seed)
+    return _info_of_run(Path(model), seed) if files.is_folder(model) else _info_of_file(Path(model), seed)
 
 
 def _info_of_file(path: Path, seed: int | None) -> ModelInfo:

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from scale_cl import results
+from scale_cl import files, results
 from scale_cl.engine.weightless import check_before_making
 from scale_cl.errors import CheckpointError, ConfigError, OutputInUseError, ResultError
-from scale_cl.learners import Learner, registry
+from scale_cl.learners import Learner, LearnerConfig, registry
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.results import RunResult
 from scale_cl.settings import as_dict, build, parse_assignment
@@ -60,8 +60,7 @@ class KeptModel:
 
     def learner(self, device: torch.device | str = "cpu", *, backbone: BackboneLike | None = None) -> Learner:
         """The trained learner."""
-        model, device = self.model, torch.device(device)
-        config = build(registry.config_class(model.learner), model.settings, section="learner")
+        model, config, device = self.model, self._settings, torch.device(device)
         how = compute(self._run_settings, device)
         given: dict[str, Any] = {"seed": model.seed, "device": device, "compute": how, "backbone": backbone}
         make = partial(registry.make, model.learner, model.spec, config, **given)
@@ -99,10 +98,14 @@ class KeptModel:
             return None
         samples = {task.name: task.samples for one in self.saved.streams for task in one.tasks}
         count = sum(samples[name] for name in self.in_midst)
-        batch, epochs = self._run_settings.batch_size, self.learner().epochs
+        batch, epochs = self._run_settings.batch_size, int(getattr(self._settings, "epochs", 1))
         steps, step = epochs * -(-count // batch), self.saved.position.step
         what = "training on all tasks together" if self._shuffled else f"task {self.in_midst[0]}"
         return f"{what} is not finished: {step} of {steps} steps" + (", not closed yet" if step >= steps else "")
+
+    @property
+    def _settings(self) -> LearnerConfig:
+        return build(registry.config_class(self.model.learner), self.model.settings, section="learner")
 
     @property
     def _run_settings(self) -> RunSettings:
@@ -130,7 +133,7 @@ def kept_model(directory: str | os.PathLike[str], *, seed: int | None = None, un
         unfinished: take the newest state of a run that is not finished, too.
     """
     place = RunDirectory(directory)
-    if not place.path.is_dir():
+    if not files.is_folder(place.path):
         raise CheckpointError(f"{place.path} does not exist; name a run's directory, or a file that save() wrote")
     taught = place.unfinished and (place.path / results.RESULT_NAME).exists()  # or was stopped while it was
     if place.unfinished and not taught and not unfinished:
@@ -201,7 +204,7 @@ def opened(place: RunDirectory) -> AbstractContextManager[RunDirectory]:
         raise CheckpointError(
             f"{place.path} is a file; only a run's directory can be taught, use load() and partial_fit"
         )
-    if not place.path.is_dir():
+    if not files.is_folder(place.path):
         raise CheckpointError(f"{place.path} does not exist; name a run's directory")
     return place.claimed(force=True)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +24,31 @@ def threads_are_put_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+FIRST_PROCESS = """
+import multiprocessing, signal
+
+def report(pipe):
+    pipe.send(signal.pthread_sigmask(signal.SIG_BLOCK, []) >= {signal.SIGINT, signal.SIGTERM})
+
+if __name__ == "__main__":
+    from scale_cl.training.machine import signals_blocked
+
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    with signals_blocked():
+        process = spawn.Process(target=report, args=(there,))
+        process.start()
+    print(here.recv(), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    process.join()
+"""
+
+
+def test_the_first_process_that_is_spawned_gets_no_signals_either(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(FIRST_PROCESS)
+    done = subprocess.run([sys.executable, tmp_path / "first.py"], capture_output=True, text=True, check=True)
+    assert done.stdout == "True set()\n"
 
 
 def test_auto_is_a_gpu_if_there_is_one_and_else_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,16 @@ def test_each_key_has_a_recording_and_dropping_them_starts_anew() -> None:
 
 
 @needs_gpu
+def test_calls_whose_conditions_alternate_are_recorded_too() -> None:
+    counter = Counter("cuda")
+    captured = counter.captured()
+    for _ in range(4):
+        for key in ("a", "b"):
+            captured(key, torch.ones(3, device="cuda"))
+    assert (captured.recorded, counter.calls) == (2, 4)
+
+
+@needs_gpu
 def test_what_cannot_be_recorded_still_runs_and_says_so() -> None:
     total = torch.zeros(1, device="cuda")
 

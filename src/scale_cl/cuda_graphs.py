@@ -1,8 +1,8 @@
 """Recording a step as a CUDA graph, so that launching its many small kernels does not cost more than running them.
 
 A function of device tensors with fixed shapes is called through `RecordedFunction`. On a GPU its first call runs
-eagerly, the next one in a row under the same conditions is recorded, and from then on it is replayed; elsewhere it is
-just called. Eager calls and replays draw the same random numbers from the same generator.
+eagerly, the next one under the same conditions is recorded, and from then on it is replayed; elsewhere it is just
+called. Eager calls and replays draw the same random numbers from the same generator.
 
 A replay runs no Python. What the host decides inside the function (the size of a draw) and what it does there (count
 the samples written) go through a `HostLog`: a recording is replayed only while every decision would be the same, and
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from torch import Tensor
 Outputs = dict[str, Tensor]
 A = TypeVar("A", bound=Hashable)
 _alone = Lock()  # a recording breaks if another thread loads kernels meanwhile, as an eager call may
-_WARM_UP = 1  # eager calls under the same conditions, in a row, before a recording (libraries load and tune in them)
+_REMEMBERED = 2  # latest eager calls; one under the same conditions comes before a recording: libraries load and tune
 
 
 @dataclass
@@ -100,8 +101,7 @@ class RecordedFunction:
         self._possible = enabled and device.type == "cuda"
         self._host = HostLog() if host is None else host
         self._recordings: dict[Hashable, list[_Recording]] = {}
-        self._last: tuple[Hashable, _Noted] | None = None
-        self._streak = 0
+        self._eager: deque[tuple[Hashable, _Noted]] = deque(maxlen=_REMEMBERED)
         self._pool: Any = None
 
     def __call__(self, key: Hashable, *inputs: Tensor) -> Outputs:
@@ -117,13 +117,12 @@ class RecordedFunction:
             if recording.noted.still_holds():
                 return self._replay(recording, inputs)
         with _alone:
-            same = self._last is not None and self._last[0] == key and self._last[1].still_holds()
-            self._streak = self._streak + 1 if same else 1
-            made = self._record(inputs) if self._streak > _WARM_UP else None
+            warm = any(earlier == key and noted.still_holds() for earlier, noted in self._eager)
+            made = self._record(inputs) if warm else None
             if made is None:
                 with self._host.noting(recording=False) as noted:
                     outputs = self._function(*inputs)
-                self._last = key, noted
+                self._eager.append((key, noted))
                 return outputs
             self._recordings.setdefault(key, []).append(made)
         return self._replay(made, inputs)
@@ -145,7 +144,8 @@ class RecordedFunction:
     def drop(self) -> None:
         """Forget all recordings: tensors they read or write have moved."""
         self._recordings.clear()
-        self._last, self._streak, self._pool = None, 0, None
+        self._eager.clear()
+        self._pool = None
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recording | None:
         own = tuple(x.clone() for x in inputs)

@@ -25,6 +25,14 @@ def test_the_settings_in_force_are_shown_with_their_meaning(command: Callable[..
         assert line in ("stream:", "learner:", "run:") or line.partition("# ")[2], f"no meaning in {line!r}"
 
 
+def test_a_setting_given_as_text_is_shown_as_a_config_file_too(command: Callable[..., Any]) -> None:
+    finished = command("show", "er", "--stream", "scifar100", "--set", "backbone=resnet18-relu-nopool")
+    assert finished.code == 0, finished.err
+    Path("shown.yaml").write_text(finished.out)
+    assert type(resolve(file=Path("shown.yaml")).learner.backbone) is str
+    assert type(resolve(learner="er", assignments=["backbone=resnet18-relu-nopool"]).learner.backbone) is str
+
+
 def pairs() -> list[tuple[str, str]]:
     """Every preset of every learner, and every stream."""
     presets: dict[tuple[str, str], tuple[str, str]] = {}

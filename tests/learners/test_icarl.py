@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from scale_cl.learners import Icarl, IcarlConfig, ReplayLearner
 from scale_cl.streams import InputSpec, TaskInfo
@@ -96,3 +97,28 @@ def test_outputs_are_stored_anew_for_all_tasks_when_one_ends() -> None:
         assert exists is None or bool(exists.all())
         wanted = learner.engine.evaluated(learner.memory.x[rows], learner.memory.task[rows]).logits
         torch.testing.assert_close(stored, wanted)
+
+
+def test_class_means_are_computed_once_for_the_present_weights_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = teach(Icarl(SPLIT, IcarlConfig(memory=6)), tasks=2)
+    x, y = batch(SPLIT, 4)
+    calls: list[str] = []
+    derived = Icarl.derived
+
+    def counted(self: Icarl) -> dict[str, Tensor]:
+        calls.append("")
+        return derived(self)
+
+    monkeypatch.setattr(Icarl, "derived", counted)
+    first = learner.predict(x, "task 0")
+    learner.predict(x, "task 1")
+    assert torch.equal(learner.predict(x, "task 0"), first)
+    assert len(calls) == 1
+    state = learner.state_dict()
+    learner.begin_task(TaskInfo("task 2", 3))
+    learner.observe(x, y)
+    learner.predict(x, "task 2")
+    assert len(calls) == 2
+    learner.load_state_dict(state)
+    assert torch.equal(learner.predict(x, "task 0"), first)
+    assert len(calls) == 3

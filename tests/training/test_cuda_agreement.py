@@ -26,6 +26,7 @@ LOOSER = {"ctn": 0.5}  # its first outer step sees one sample many times: batch 
 STEPS, BATCH, CLASSES = 3, 8, 3  # as they come, while recorded, and replayed
 BY_CHANCE = ("gdumb",)  # it shuffles what it trains on when a task ends
 SMALL: dict[str, Any] = {
+    "augment": "none",
     "replay_current": False,
     "lr": 0.002,
     "inner_lr": 0.005,

@@ -57,6 +57,9 @@ class Method(Protocol):
     def task_ended(self, task: int) -> None:
         """Before the open task closes."""
 
+    def derived(self) -> dict[str, Tensor]:
+        """What `scores` reads besides, computed once for the present weights and memory."""
+
     def scores(self, x: Tensor, task: Tensor) -> Tensor:
         """Scores [B, classes] of raw samples, by which the method predicts."""
 
@@ -408,7 +411,7 @@ class Engine(Predictor):
         self._under_way = False
         self.owned.load_memories(tensors)
         self.owned.clear(meta["shapes"])
-        self.numbers, self.classes, self._calibrated = {}, [], None
+        self.numbers, self.classes, self._calibrated, self._derived_at = {}, [], None, None
         self.labels.set(meta.get("owners", []))
         for name, classes in meta["tasks"]:
             number = self.numbers[name] = len(self.numbers)

@@ -56,7 +56,7 @@ class Predictor(Caller):
         """As `Caller`.
 
         Args:
-            method: offers `scores`.
+            method: offers `scores` and `derived`.
             given: arguments of `Caller`.
             task_specific: whether the method has parameters of single tasks, so that outputs depend on the task.
             own_scores: whether the method's `scores` are not simply the logits of the network.
@@ -68,6 +68,8 @@ class Predictor(Caller):
         self.task_steps = 0  # since the open task began, or began again
         self._task_specific, self._own_scores = task_specific, own_scores
         self._calibrated: tuple[object, Calibration] | None = None
+        self.derived: dict[str, Tensor] = {}  # what the method's `scores` reads besides weights, such as class means
+        self._derived_at: object = None  # for which weights and memory
         self._flips = self.config.average_flips and len(self.spec.shape) == 3
         self._prediction = self.record(lambda x, task: {"scores": self._scores_of(x, task.expand(len(x)))})
         self._all_tasks = self.record(lambda x, tasks: self._seen_by_tasks(x, tasks)._asdict())
@@ -171,6 +173,8 @@ class Predictor(Caller):
         assert network is not None
         try:
             self._measure_within(network)
+            if self._own_scores and self._derived_at != self._now:
+                self._derive()
             yield
         finally:
             self.statistics = {}
@@ -182,6 +186,25 @@ class Predictor(Caller):
                 self._measurement((count,), torch.arange(count, device=self.device))
             self._measured = self.steps
         self.statistics = network.statistics_apart if count else {}
+
+    @property
+    def _now(self) -> tuple[int, str | None, tuple[int, ...]]:
+        """Changes when weights or memory do."""
+        return self.steps, self.current, tuple(self.classes)
+
+    @torch.no_grad()
+    def _derive(self) -> None:
+        """Have the method compute what its `scores` reads, into the same tensors, which recorded predictions read."""
+        with self.calling("derived"):
+            new = self.method.derived()
+        if {k: v.shape for k, v in new.items()} == {k: v.shape for k, v in self.derived.items()}:
+            for name, value in new.items():
+                self.derived[name].copy_(value)
+        else:
+            self.derived = new
+            self._prediction.drop()
+            self._all_tasks.drop()
+        self._derived_at = self._now
 
     def _measure_apart(self, order: Tensor) -> dict[str, Tensor]:
         assert self.owned.network is not None
@@ -241,9 +264,8 @@ class Predictor(Caller):
 
     def _calibration(self) -> Calibration:
         """The calibration for the present weights and memory, computed once for them."""
-        now = self.steps, self.current, tuple(self.classes)
-        if self._calibrated is None or self._calibrated[0] != now:
-            self._calibrated = now, self._calibrate()
+        if self._calibrated is None or self._calibrated[0] != self._now:
+            self._calibrated = self._now, self._calibrate()
         return self._calibrated[1]
 
     def _calibrate(self) -> Calibration:

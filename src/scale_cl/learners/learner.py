@@ -117,6 +117,10 @@ class Learner:
     def task_ended(self, task: int) -> None:
         """Before the open task closes; its samples are stored and may be replayed."""
 
+    def derived(self) -> dict[str, Tensor]:
+        """What `scores` finds in `engine.derived`: computed once for the present weights and memory, never recorded."""
+        return {}
+
     def scores(self, x: Tensor, task: Tensor) -> Tensor:
         """Scores [B, classes] of raw samples [B, ...] of these tasks [B]; the highest is the prediction."""
         return self.engine.evaluated(x, task).logits

@@ -10,6 +10,7 @@ from scale_cl.learners.learner import ReplayLearner
 from scale_cl.nets import ContinualNet, Outputs
 from scale_cl.nets.model import TaskNet, Wrt
 
+_AT_ONCE = 1024  # stored samples in one forward
 _NO_MEAN = -5.0  # score of a class without stored samples: below that of any other, which is at least -4
 
 
@@ -18,36 +19,41 @@ class NearestMeanLearner(ReplayLearner):
 
     def scores(self, x: Tensor, task: Tensor) -> Tensor:
         """-|phi(x) - mu_y|^2 for each class of the task."""
-        means, exists = self.means(task[:1])
-        return nearest_mean_scores(self.engine.evaluated(x, task).features, means, exists)
+        means, exists = self.engine.derived["means"], self.engine.derived["exists"]  # [tasks or 1, classes, ...]
+        own = torch.zeros_like(task) if self.net.heads.shared else task
+        scores = nearest_mean_scores(self.engine.evaluated(x, task).features, means.flatten(0, 1), exists.flatten())
+        return scores.unflatten(1, exists.shape)[torch.arange(len(own), device=own.device), own]
 
-    @torch.no_grad()
-    def means(self, task: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean features mu [classes, width] of a task's stored samples by the current network, and which of them exist.
+    def derived(self) -> dict[str, Tensor]:
+        """Means mu of the features of stored samples by the current network, and which of them exist.
 
-        With a head per task, those of task number `task` [1]; with one head for all, those of all tasks. Both phi and
+        With a head per task [tasks, classes, width]; with one for all, of all tasks [1, classes, width]. Both phi and
         mu have length one.
         """
-        memory = self.memory
+        memory, heads = self.memory, self.net.heads
         rows = torch.cat([memory.finished(), memory.open_rows])
         is_open = torch.arange(len(rows), device=self.device) >= len(rows) - len(memory.open_rows)
-        counts = memory.stored[rows] & (memory.replayable[rows] != is_open)  # a row of a closed task is there twice
-        if not self.net.heads.shared:
-            counts &= memory.task[rows] == task
-        if self.engine.is_cpu:  # no shape to keep: only what counts has a forward
-            rows, counts = rows[counts], counts[counts]
-        classes = self.net.heads.bias.data.shape[1]
-        own = (torch.arange(classes, device=self.device).unsqueeze(1) == memory.y[rows]) & counts  # [classes, rows]
-        if len(rows) == 0:
-            return self.network.base.tensors[0].new_zeros(classes, self.net.heads.width), own.any(1)
-        phi = F.normalize(self.engine.evaluated(memory.x[rows], memory.task[rows]).features)
-        return F.normalize(own.to(phi.dtype) @ phi), own.any(1)
+        rows = rows[memory.stored[rows] & (memory.replayable[rows] != is_open)]  # some are there twice
+        tasks, classes = 1 if heads.shared else len(self.engine.classes), heads.bias.data.shape[1]
+        own = memory.y[rows] if heads.shared else memory.task[rows] * classes + memory.y[rows]
+        of_class = torch.arange(tasks * classes, device=self.device).unsqueeze(1) == own  # [tasks * classes, rows]
+        means = self.network.base.tensors[0].new_zeros(tasks * classes, heads.width)
+        if len(rows) > 0:
+            phi = F.normalize(torch.cat([self.features_of(some) for some in rows.split(_AT_ONCE)]))
+            means = F.normalize(of_class.to(phi.dtype) @ phi)
+        exists = of_class.any(1).unflatten(0, (tasks, classes))
+        return {"means": means.unflatten(0, (tasks, classes)), "exists": exists}
+
+    def features_of(self, rows: Tensor) -> Tensor:
+        """Features of stored samples."""
+        return self.engine.evaluated(self.memory.x[rows], self.memory.task[rows]).features
 
     def predicting_net(self) -> ContinualNet:
         """A copy of the network that predicts by the means of each task's stored samples as they are now."""
-        numbers = torch.arange(len(self.engine.classes), device=self.device)
-        means = [self.means(numbers[k : k + 1]) for k in range(len(numbers))]
-        return NearestMeanNet(super().predicting_net(), means)
+        net = super().predicting_net()
+        means, exists = self.engine.derived["means"], self.engine.derived["exists"]
+        own = [0 if self.net.heads.shared else k for k in range(len(self.engine.classes))]
+        return NearestMeanNet(net, [(means[k].clone(), exists[k].clone()) for k in own])
 
 
 def nearest_mean_scores(features: Tensor, means: Tensor, exists: Tensor) -> Tensor:

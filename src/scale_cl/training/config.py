@@ -351,7 +351,7 @@ def _given(
 def _texts_read(kind: type[Settings], given: Mapping[str, object], section: str) -> dict[str, object]:
     """The given values of one section; texts are read as the types of their fields."""
     own = {k.partition(".")[2]: v for k, v in given.items() if k.partition(".")[0] == section}
-    return {k: parse_text(kind, k, v, section=section) if isinstance(v, _Text) else v for k, v in own.items()}
+    return {k: parse_text(kind, k, str(v), section=section) if isinstance(v, _Text) else v for k, v in own.items()}
 
 
 def _point_out_section(kind: type[Settings], given: Mapping[str, object]) -> None:

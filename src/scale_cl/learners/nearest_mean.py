@@ -22,7 +22,8 @@ class NearestMeanLearner(ReplayLearner):
         means, exists = self.engine.derived["means"], self.engine.derived["exists"]  # [tasks or 1, classes, ...]
         own = torch.zeros_like(task) if self.net.heads.shared else task
         scores = nearest_mean_scores(self.engine.evaluated(x, task).features, means.flatten(0, 1), exists.flatten())
-        return scores.unflatten(1, exists.shape)[torch.arange(len(own), device=own.device), own]
+        by_task: Tensor = scores.unflatten(1, exists.shape)  # [B, tasks or 1, classes]
+        return by_task[torch.arange(len(own), device=own.device), own]
 
     def derived(self) -> dict[str, Tensor]:
         """Means mu of the features of stored samples by the current network, and which of them exist.

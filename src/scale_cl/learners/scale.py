@@ -110,23 +110,23 @@ class Scale(Learner):
         c, g, each = self.config, self.seen(out), cross_entropies(out.logits, samples.y)
         batch, replayed = samples.means(each)
         l_ce = batch if c.ce == "batch" else batch + replayed if c.ce == "added" else each.mean()
-        loss = l_ce + self.derpp(out.logits, replayed, samples, "class", stage)
+        loss = self.derpp(l_ce, out.logits, replayed, samples, "class", stage)
         if c.adversary and g.requires_grad:  # where FiLM follows g, it is constant for P
             sign = -1 if c.adversarial == "minus" else 1  # eq. 7: g is to fool D
             loss = torch.add(loss, self.adversarial_loss(g, samples, stage), alpha=sign * c.lambda3)
         self.engine.log({f"{stage}ce": l_ce, f"{stage}replay": replayed, f"{stage}loss": loss})
         return loss
 
-    def derpp(self, o: Tensor, ce: Tensor, samples: Samples, kind: str, stage: str = "") -> Tensor:
-        """L_DER++ of equations 3 and 8 over the replayed samples, with their cross-entropy `ce`: 0 without any."""
-        c, replayed = self.config, self.config.lambda2 * ce
+    def derpp(self, loss: Tensor, o: Tensor, ce: Tensor, samples: Samples, kind: str, stage: str = "") -> Tensor:
+        """`loss` + L_DER++ of equations 3 and 8 over the replayed samples, with their cross-entropy `ce`, if any."""
         if samples.rows is None:
-            return replayed
+            return loss
         h, exists = self.memory.stored_logits(samples.rows, o.shape[1], kind)
         distance = logit_distance(samples.from_memory(o), h, exists)
         if kind == "class":
             self.engine.log({f"{stage}distance": distance})
-        return torch.add(replayed, distance, alpha=c.lambda1)
+        loss = torch.add(loss, distance, alpha=self.config.lambda1)
+        return torch.add(loss, ce, alpha=self.config.lambda2)
 
     def adversarial_loss(self, g: Tensor, samples: Samples, stage: str = "") -> Tensor:
         """L_adv of equations 3 and 7: how well D, which is held fixed, tells the task of features g."""
@@ -140,7 +140,7 @@ class Scale(Learner):
         guess = self.discriminator(torch.cat([g, self.engine.randn(g)]))
         each = cross_entropies(guess, torch.cat([val.task + 1, torch.zeros_like(val.task)]))
         _, replayed = val.means(each[: len(g)])
-        loss = each.mean() + self.derpp(guess[: len(g)], replayed, val, "task")
+        loss = self.derpp(each.mean(), guess[: len(g)], replayed, val, "task")
         self.log(discriminator=loss)
         return loss
 

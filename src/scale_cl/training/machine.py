@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import platform
@@ -31,6 +32,7 @@ from scale_cl.training.config import RunSettings
 
 _counts = Turns()  # of those who change the number of threads: what one reads, another must not be changing
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's `mallopt`
 _SAME = 0.2  # seconds within which signals are one: `timeout` and other wrappers send two
 
 
@@ -54,6 +56,7 @@ def prepare(run: RunSettings) -> torch.device:
     """Set threads and precision for the whole process; returns the device."""
     device = choose_device(run.device)
     torch.set_num_threads(run.threads)
+    _keep_freed_memory()
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cudnn.conv.fp32_precision = "ieee" if run.precision == "fp32" else "tf32"  # type: ignore[attr-defined]
@@ -64,6 +67,18 @@ def prepare(run: RunSettings) -> torch.device:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(run.deterministic)
     return device
+
+
+def _keep_freed_memory() -> None:
+    """Let the process keep up to 256 MB that it has freed.
+
+    glibc returns memory at the end of the heap to the system: the gradients of every step, which the next step has to
+    ask for again, page by page. Elsewhere there is no such call, and nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, 256 << 20)
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
 
 
 @contextmanager

@@ -79,6 +79,29 @@ def leaves_the_host_alone(make: Maker, spec: InputSpec) -> None:
         learner.engine.step((5, True), x, y)
 
 
+def keeps_what_recorded_steps_write_to(make: Maker, spec: InputSpec) -> None:
+    """While no tensor of the learner moves, from task to task, nor do the guard's copies: else steps are dropped."""
+    learner = as_on_a_gpu(make(spec))
+    dropped, count, before, drop = 0, 0, None, learner.engine.step.drop
+
+    def counted() -> None:
+        nonlocal dropped
+        dropped += 1
+        drop()
+
+    learner.engine.step.drop = counted  # type: ignore[method-assign]
+    for task in range(4):
+        learner.begin_task(TaskInfo(str(task), 3))
+        learner.observe(*batch(spec, 4, seed=task))
+        now = learner.engine.owned.places()
+        if now == before:
+            assert dropped == count, "recorded steps were dropped although nothing has moved"
+        else:
+            assert dropped > count, "recorded steps stayed although something has moved"
+        before, count = now, dropped
+        learner.end_task()
+
+
 def as_on_a_gpu(learner: Learner) -> Learner:
     """The same learner, before its first task, with no short way that only the host has."""
     engine = learner.engine

@@ -37,6 +37,11 @@ def test_a_step_leaves_the_host_alone(name: str, monkeypatch: pytest.MonkeyPatch
     hardships.leaves_the_host_alone(maker(name), SPLIT)
 
 
+@every_learner
+def test_what_recorded_steps_write_to_stays(name: str) -> None:
+    hardships.keeps_what_recorded_steps_write_to(maker(name), SPLIT)
+
+
 @pytest.mark.parametrize("name", representatives())
 def test_so_does_one_of_the_resnet_which_goes_on_after_loading(name: str) -> None:
     hardships.leaves_the_host_alone(maker(name), IMAGE)

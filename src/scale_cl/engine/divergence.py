@@ -42,15 +42,16 @@ class _Copies:
         self.live: list[Tensor] = []
         self.flat = [torch.empty(0, device=like.device, dtype=like.dtype)] * 2
 
-    def watch(self, tensors: Sequence[Tensor], good: int) -> None:
-        """These tensors, good now; in place if they are where they were, as recorded steps refer to the copies."""
+    def watch(self, tensors: Sequence[Tensor], good: int) -> bool:
+        """These tensors, good now; returns whether the copies had to move, to which recorded steps refer."""
         before = [(t.data_ptr(), len(t)) for t in self.live]
         self.live = [t.detach().as_strided((t.numel(),), (1,)) for t in tensors]
-        if [(t.data_ptr(), len(t)) for t in self.live] != before:
-            self.flat[good] = torch.cat(self.live)
-        self.take(good)
-        if len(self.flat[1 - good]) != len(self.flat[good]):
-            self.flat[1 - good] = torch.empty_like(self.flat[good])
+        moved = [(t.data_ptr(), len(t)) for t in self.live] != before
+        if moved:
+            self.flat = [torch.cat(self.live), torch.cat(self.live)]
+        else:
+            self.take(good)
+        return moved
 
     def take(self, which: int) -> Tensor:
         """Copy the values of this moment."""
@@ -84,12 +85,15 @@ class Guard:
         self.watching = False
 
     @torch.no_grad()
-    def watch(self, learned: Sequence[Tensor], others: Sequence[Tensor] = ()) -> None:
+    def watch(self, learned: Sequence[Tensor], others: Sequence[Tensor] = ()) -> bool:
         """Look after these tensors; each must be dense in memory, as parameters are.
 
         Args:
             learned: what must stay finite, and is now; whole numbers among them are only set back.
             others: what a bad step must not change, whatever it holds.
+
+        Returns:
+            Whether steps recorded before must be dropped, because the copies that they write to are gone.
         """
         groups: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
         for tensors, finite in ((learned, True), (others, False)):
@@ -97,9 +101,9 @@ class Guard:
                 groups.setdefault((t.dtype, finite and t.is_floating_point()), []).append(t)
         known = self._copies
         self._copies = {key: known.get(key) or _Copies(own[0], must_be_finite=key[1]) for key, own in groups.items()}
-        for key, own in groups.items():
-            self._copies[key].watch(own, self._good)
+        moved = [self._copies[key].watch(own, self._good) for key, own in groups.items()]
         self.watching = True
+        return any(moved) or len(self._copies) < len(known)
 
     def settle(self, stats: dict[str, Tensor], extent: Tensor | None = None, journals: Sequence[Journal] = ()) -> None:
         """Let the step stand, or undo it.

@@ -215,8 +215,8 @@ class Engine(Predictor):
             self._pause()
         graded = torch.is_grad_enabled()
         try:
-            if not self.guard.watching:
-                self.guard.watch(self.learned(), self.owned.others())
+            if not self.guard.watching and self.guard.watch(self.learned(), self.owned.others()):
+                self.step.drop()
             if self._skips_unseen:
                 self._agree(if_filling=True)
             self._under_way, self.guard.settled = True, False

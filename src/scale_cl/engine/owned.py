@@ -88,9 +88,11 @@ class Owned:
     def others(self) -> list[Tensor]:
         """What else a step may change: buffers that are part of the state, such as counts, and tensors of integers."""
         learned = {id(t) for t in self.learned()}
-        own = [t for module in self.modules() for t in module.state_dict(keep_vars=True).values()]
-        own += [t for t, changes in self.tensors.values() if changes == "step"]
-        return [t for t in own if isinstance(t, Tensor) and not isinstance(t, nn.Parameter) and id(t) not in learned]
+        own = [t for t, changes in self.tensors.values() if changes == "step"]
+        for module in self.modules():
+            saved = module.state_dict(keep_vars=True)
+            own += [buffer for name, buffer in module.named_buffers() if name in saved]
+        return [t for t in own if id(t) not in learned]
 
     def places(self) -> object:
         """Where every tensor lies that a step may read or write, and whether heads differ in width.

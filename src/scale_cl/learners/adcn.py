@@ -14,6 +14,7 @@ from scale_cl.learners.growing_clusters import ClusteringTrunk
 from scale_cl.learners.learner import Learner, StepSize, Traits, replay_memory
 from scale_cl.memory import PolicyName
 from scale_cl.nets import MLP, ContinualNet, Heads
+from scale_cl.nets.backbones import unmodulated
 from scale_cl.settings import setting
 
 _AT_ONCE = 256  # labelled samples in one forward when a task ends
@@ -147,7 +148,7 @@ class ClusteringLearner(Learner):
         count.zero_()
         stored = memory.stored.nonzero().flatten()
         for rows in stored.split(_AT_ONCE) if len(stored) else ():
-            near = self.engine.evaluated(memory.x[rows], memory.task[rows]).features.to(weight)
+            near = self.trunk.top(self.trunk.stem(self.net.inputs(memory.x[rows])), unmodulated)[1].to(weight)
             head = torch.zeros_like(rows) if heads.shared else memory.task[rows]
             weight.index_put_((head, memory.y[rows]), near, accumulate=True)
             count.index_put_((head, memory.y[rows]), count.new_ones(()), accumulate=True)
@@ -203,8 +204,8 @@ class Adcn(ClusteringLearner):
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
-        """Three forwards of the batch; a gradient, momentum and the frozen copy."""
-        return StepSize(3 * batch + min(stored, _AT_ONCE), copies=4)
+        """The batch, of which no head is computed; a gradient, momentum and the frozen copy."""
+        return StepSize(batch, copies=4)
 
 
 @dataclass(frozen=True)
@@ -241,5 +242,5 @@ class Kiera(ClusteringLearner):
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
-        """Candidates follow the batch; a gradient and momentum."""
-        return StepSize(batch + min(max(config.replay, config.candidates, _AT_ONCE), stored), copies=3)
+        """The batch and what is replayed, of which no head is computed; a gradient and momentum."""
+        return StepSize(batch + min(config.replay, stored), copies=3)

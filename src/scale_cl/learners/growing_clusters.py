@@ -61,8 +61,9 @@ class Autoencoder(nn.Module):
 
     def distances(self, z: Tensor) -> Tensor:
         """[B, clusters] of encoded samples from all centroids; far where there is none."""
-        found = torch.cdist(z.to(self.running_centroids.dtype), self.running_centroids)
-        return torch.where(self.running_clusters[0] > 0, found, _FAR)
+        z, centroids = z.to(self.running_centroids.dtype), self.running_centroids
+        squared = z.square().sum(1, keepdim=True) - 2 * z @ centroids.T + centroids.square().sum(1)
+        return torch.where(self.running_clusters[0] > 0, squared.clamp(min=0).sqrt(), _FAR)
 
     def nearness(self, z: Tensor, softness: float) -> Tensor:
         """[B, clusters] shares that sum to 1: exp(-distance / (softness * that of the nearest cluster))."""

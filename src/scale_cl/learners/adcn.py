@@ -93,7 +93,7 @@ class ClusteringLearner(Learner):
             reconstruction = reconstruction + (layer.decode(z, reads) - h).square().sum(1).mean()
             pull = pull + layer.pull(z).mean()
             h = z.detach()
-        loss = reconstruction + c.clustering * pull + self.retained(samples)
+        loss = self.objective(reconstruction + c.clustering * pull, samples)
         velocity = self.velocity.tensors
         torch._foreach_mul_(velocity, c.momentum)
         torch._foreach_add_(velocity, self.layers.gradient(loss))
@@ -101,9 +101,9 @@ class ClusteringLearner(Learner):
         self.log(reconstruction=reconstruction, pull=pull, loss=loss)
         self.cluster(x, samples.n)
 
-    def retained(self, samples: Samples) -> Tensor | float:
-        """A term against forgetting."""
-        return 0.0
+    def objective(self, loss: Tensor, samples: Samples) -> Tensor:
+        """What is descended: the loss on the samples, perhaps with a term against forgetting."""
+        return loss
 
     @torch.no_grad()
     def cluster(self, h: Tensor, new: int) -> None:
@@ -161,7 +161,9 @@ class ClusteringLearner(Learner):
 class AdcnConfig(ClusteringConfig):
     """Settings of ADCN."""
 
-    distillation: float = setting(1.0, "weight of the squared distance from reconstructions before the task", low=0)
+    distillation: float = setting(
+        5.0, "weight, per earlier task, of the squared distance from reconstructions before the task", low=0
+    )
 
 
 class Adcn(ClusteringLearner):
@@ -181,21 +183,31 @@ class Adcn(ClusteringLearner):
         self.learn(self.engine.samples(batch))
         self.memory.write(batch)
 
-    def retained(self, samples: Samples) -> Tensor | float:
-        """Over its layers, the squared distance from what the previous network reconstructs of the batch."""
-        if not self.engine.host.ask(lambda: bool(self.previous)):
-            return 0.0
+    def objective(self, loss: Tensor, samples: Samples) -> Tensor:
+        """The mean of the loss and of the distance from the previous network, which counts for each task before."""
+        weight = self.config.distillation * self.engine.host.ask(self.tasks_before)
+        if weight == 0:
+            return loss
+        distance = self.distance(samples.x.flatten(1))
+        self.log(distillation=distance)
+        return (loss + weight * distance) / (1 + weight)
+
+    def tasks_before(self) -> int:
+        """How many tasks there are beside the open one."""
+        return len(self.engine.classes) - 1
+
+    def distance(self, h: Tensor) -> Tensor:
+        """Over the previous network's layers, the squared distance from what it reconstructs of samples [B, inputs]."""
         assert self.previous.module is not None
-        trunk, h, distance = self.previous.module.backbone, samples.x.flatten(1), samples.x.new_zeros(())
+        trunk, found = self.previous.module.backbone, h.new_zeros(())
         assert isinstance(trunk, ClusteringTrunk)
         for (layer, reads), (before, read) in zip(self.trunk.in_use(), trunk.in_use(), strict=False):
             with torch.no_grad():
                 z = before.encode(h)
                 wanted = before.decode(z, read)
-            distance = distance + (layer.decode(layer.encode(h), reads) - wanted).square().sum(1).mean()
+            found = found + (layer.decode(layer.encode(h), reads) - wanted).square().sum(1).mean()
             h = z
-        self.log(distillation=distance)
-        return self.config.distillation * distance
+        return found
 
     def task_ended(self, task: int) -> None:
         """Name the clusters, and keep the network as it is."""

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from scale_cl import train
-from scale_cl.errors import CheckpointError, ConfigError
-from scale_cl.learners import Adcn, AdcnConfig, Batch, Kiera, KieraConfig, Learner, registry
+from scale_cl.errors import CheckpointError, ConfigError, InputError, ScaleClError
+from scale_cl.learners import Adcn, AdcnConfig, Batch, Kiera, KieraConfig, Learner
 from scale_cl.learners.growing_clusters import Autoencoder
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.hardships import goes_on_after_loading, leaves_the_host_alone
 from tests.learners.plain import in_double
 from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch
+from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, new
 from tests.training.small_streams import few_digits
 
 BOTH = pytest.mark.parametrize("name", ["kiera", "adcn"])
@@ -60,14 +60,14 @@ class PlainLayer:
     clusters: dict[int, Cluster] = field(default_factory=dict)  # by place
     seeds: int = 0
     inputs: list[Tensor] = field(default_factory=list)  # means of batches
-    values: tuple[list[float], list[float]] = ([], [])  # biases and variances
+    values: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))  # biases and variances
     lows: list[tuple[float, float] | None] = field(default_factory=lambda: [None, None])
 
     @classmethod
     def of(cls, layer: Autoencoder) -> PlainLayer:
-        own = [p.detach().clone() for p in (layer.weight, layer.bias, layer.offset)]
+        w, b, c = (p.detach().clone() for p in (layer.weight, layer.bias, layer.offset))
         units = layer.running_units.nonzero().flatten().tolist()
-        return cls(*own, units, [torch.zeros_like(p) for p in own], values=([], []))
+        return cls(w, b, c, units, [torch.zeros_like(p) for p in (w, b, c)])
 
     def encode(self, h: Tensor, reads: list[int]) -> Tensor:
         z = torch.zeros(len(h), len(self.b), dtype=torch.float64)
@@ -330,8 +330,7 @@ def learner_batch(learner: Kiera) -> Batch:
 def test_no_label_but_those_of_the_samples_kept_changes_a_bit(name: str, spec: InputSpec) -> None:
     def taught(lie: set[tuple[int, ...]] | None) -> Learner:
         """With the true labels, or with wrong ones for all samples that are not among these."""
-        config = registry.config_class(name)(backbone="mlp-6-4", memory=4, seeds=2, window=2)
-        learner = registry.make(name, spec, config)
+        learner = new(name, spec, backbone="mlp-6-4", memory=4, seeds=2, window=2)
         for task in range(2):
             learner.begin_task(TaskInfo(str(task), 3))
             for step in range(5):
@@ -350,12 +349,41 @@ def test_no_label_but_those_of_the_samples_kept_changes_a_bit(name: str, spec: I
     assert {"memory.y", "net.heads.weight.data"} >= set(found) - {"previous.heads.weight.data"} != set()
 
 
+def test_labels_may_be_left_out_and_told_when_the_task_has_been_seen() -> None:
+    told, silent, never = (in_double(Kiera(SPLIT, KieraConfig(backbone="mlp-6", memory=6, seeds=3))) for _ in range(3))
+    x, y = batch(SPLIT, 6)
+    for learner in (told, silent, never):
+        learner.begin_task(TaskInfo("one", 3))
+        for step in range(3):
+            seen, labels = batch(SPLIT, 6, seed=step)
+            learner.observe(seen, labels) if learner is told else learner.observe(seen)
+    for learner in (told, silent):
+        learner.label(x, y)
+    assert set(differences(told, silent)) == set()
+    assert torch.equal(silent.memory.y[silent.memory.stored].sort().values, y.sort().values)
+    resumed = in_double(Kiera(SPLIT, never.config))
+    resumed.load_state_dict(never.state_dict())
+    for learner in (told, silent, never, resumed):
+        learner.end_task()
+    assert differences(told, silent) == []
+    assert bool((silent.predict(x, "one") > 0).any())
+    for learner in (never, resumed):  # nobody has told a label
+        assert not bool(learner.memory.stored.any())
+        assert bool((learner.predict(x, "one") == 0).all())
+    silent.begin_task(TaskInfo("two", 3))
+    with pytest.raises(InputError, match="label 3 is outside the task's head; labels are 0 to 2"):
+        silent.label(x, torch.full_like(y, 3))
+    with pytest.raises(InputError, match=r"a batch has shape \[6, 4\]; this learner takes \[n, 1, 5, 5\]"):
+        silent.label(torch.zeros(6, 4, dtype=torch.uint8), y)
+    silent.end_task()
+    with pytest.raises(ScaleClError, match="no task is open: call begin_task"):
+        silent.label(x, y)
+
+
 @BOTH
 def test_growth_between_steps_is_resumed_to_the_bit_and_recorded_steps_leave_the_host_alone(name: str) -> None:
-    config = registry.config_class(name)(backbone="mlp-6-4-3", window=1, drift=0.9, memory=5, seeds=2, max_clusters=4)
-
     def make(spec: InputSpec) -> Learner:
-        return registry.make(name, spec, config)
+        return new(name, spec, backbone="mlp-6-4-3", window=1, drift=0.9, memory=5, seeds=2, max_clusters=4)
 
     goes_on_after_loading(make, SPLIT)
     leaves_the_host_alone(make, SPLIT)
@@ -364,8 +392,7 @@ def test_growth_between_steps_is_resumed_to_the_bit_and_recorded_steps_leave_the
 @BOTH
 def test_it_learns_far_more_than_chance_without_labels(name: str) -> None:
     stream = few_digits(tasks=2, train=200)
-    config = registry.config_class(name)(backbone="mlp-32", seeds=40, max_clusters=100)
-    learner = registry.make(name, stream.spec, config)
+    learner = new(name, stream.spec, backbone="mlp-32", seeds=40, max_clusters=100)
     assert (train(learner, stream).acc or 0) > 40  # of ten classes
 
 

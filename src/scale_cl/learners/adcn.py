@@ -1,4 +1,29 @@
-"""KIERA and ADCN: deep clustering that grows, without labels; a few labels after each task name the clusters."""
+"""KIERA and ADCN: deep clustering that grows, without labels; a few labels after each task name the clusters.
+
+KIERA: Pratama, Ashfahani and Lughofer, "Unsupervised Continual Learning via Self-Adaptive Deep Clustering Approach",
+2021. ADCN: Ashfahani and Pratama, "Unsupervised Continual Learning in Streaming Environments", 2022. The paper: "[They]
+put forward a data-driven structural learning for unsupervised continual learning problems where hidden clusters, nodes
+and layers dynamically grow and shrink"; ADCN regularises "via the Knowledge Distillation (KD) strategy", KIERA has
+"centroid-based experience replay".
+
+Each layer is a tied autoencoder, trained on what the layer below encodes: `|W' z + c - h|^2 + clustering |z - nearest
+centroid|^2`. It gains a unit if the bias of its reconstructions rises, and loses its least active one if their variance
+does. A sample that is too far from its nearest cluster begins another. Drift of the inputs adds a layer. KIERA replays
+the stored samples that its centroids cover least; ADCN stays near to what it reconstructed before the task. No label is
+used in a step: those of the few samples that the memory keeps are told when the task ends. They decide each cluster's
+allegiance to classes, and a prediction is the allegiance of the clusters near a sample, averaged over layers.
+
+Adapted to one pass over batches of ten:
+
+* The authors begin each task and layer with 50 epochs on a part of the data. Here `seeds` samples begin a cluster each,
+  the squared error is summed over inputs (the authors: their mean, which takes a rate so many times higher), and a
+  cluster's nearness is relative to that of the nearest one, as distances have another scale in every layer.
+* There is no convolution in front, the decoder is linear, and the factor log(layer) + 1 in the tests of units is left
+  out. Drift is tested between windows of batches, as ten samples bound nothing, without the search for a cut.
+* If all places are taken, a new cluster replaces the smallest one. Room for growth is bounded by settings.
+* ADCN's authors keep a network per task; here the last one counts for all tasks before.
+* KIERA's authors store what began a cluster beside the labelled samples; here both are one memory, a uniform sample.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scale_cl.engine import MEMORY_POLICY, Batch, Engine, MemoryConfig, Samples
+from scale_cl.engine import MEMORY_POLICY, Batch, Engine, MemoryConfig, Samples, StepStats
+from scale_cl.engine.validation import check_inputs, check_labels
 from scale_cl.errors import ConfigError
 from scale_cl.learners.growing_clusters import ClusteringTrunk
 from scale_cl.learners.learner import Learner, StepSize, Traits, replay_memory
@@ -29,7 +55,7 @@ class ClusteringConfig(MemoryConfig):
         "mlp-96-48-24", "network: units that each layer begins with; the first is in use, another one is added on drift"
     )
     memory: int = setting(50, "samples kept per task (memory_budget), whose labels are told when it ends", low=1)
-    memory_policy: PolicyName = setting("reservoir", MEMORY_POLICY)
+    memory_policy: PolicyName = setting("reservoir", MEMORY_POLICY + "; here only ring and reservoir")
     lr: float = setting(0.001, "learning rate", above=0)
     momentum: float = setting(0.95, "momentum of the gradient", low=0, below=1)
     clustering: float = setting(0.005, "weight of the squared distance from the nearest centroid", low=0)
@@ -62,7 +88,9 @@ class ClusteringLearner(Learner):
     config_class = ClusteringConfig
     config: Any
     needs_boundaries = True
+    needs_labels = False
     traits = Traits(episodic_memory=True)
+    after = "bocl"
 
     def build(self, engine: Engine) -> None:
         """Declare the network, whose heads are the clusters' allegiance to classes, momentum, and the memory."""
@@ -76,6 +104,32 @@ class ClusteringLearner(Learner):
         self.layers = engine.weights(self.trained)
         self.velocity = engine.like("velocity", self.layers, changes="step")
         self.memory = replay_memory(engine, c)
+        self.untold = engine.tensor("untold", torch.zeros(()), changes="task")  # 1: labels in the memory are missing
+
+    def observe(self, x: Tensor, y: Tensor | None = None, task: Tensor | None = None) -> StepStats:
+        """As any learner; labels may be left out, if `label` tells those of a few samples before the task ends."""
+        if y is not None:
+            return super().observe(x, y, task)
+        stats = super().observe(x, torch.zeros(x.shape[:1], dtype=torch.int64, device=x.device), task)
+        self.untold.fill_(1)
+        return stats
+
+    def label(self, x: Tensor, y: Tensor) -> None:
+        """Tell the labels [n] of some samples [n, *shape] of the open task, after its last batch.
+
+        They take the place of the samples that the memory keeps of the task.
+        """
+        self.engine.turns.take(self._label, x, y)
+
+    def _label(self, x: Tensor, y: Tensor) -> None:
+        engine, memory = self.engine, self.memory
+        task = engine.open_task
+        check_inputs(x, self.spec)
+        check_labels(x, y, engine.classes[task])
+        with engine.whole("label"):
+            memory.forget(memory.rows_of(task))
+            memory.write(Batch(x.to(self.device), y.to(self.device), engine.task.expand(len(y))))
+            self.untold.zero_()
 
     def trained(self) -> dict[str, Tensor]:
         """The parameters of the layers in use."""
@@ -133,7 +187,10 @@ class ClusteringLearner(Learner):
         self.trunk.next_window()
 
     def task_ended(self, task: int) -> None:
-        """Labels are told: name the clusters."""
+        """Labels are told: name the clusters. Samples whose labels are missing are dropped."""
+        if bool(self.untold):
+            self.memory.forget(self.memory.rows_of(task))
+            self.untold.zero_()
         self.name_clusters()
 
     @torch.no_grad()

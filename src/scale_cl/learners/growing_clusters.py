@@ -146,7 +146,7 @@ class Autoencoder(nn.Module):
         deviation = (spread / count).sqrt()
         low_mean = torch.where(count >= settled, torch.minimum(low_mean, mean), mean)
         low_deviation = torch.where(count >= settled, torch.minimum(low_deviation, deviation), deviation)
-        high = mean + deviation > low_mean + times * (1.3 * (-value).exp() + 0.7) * low_deviation
+        high: Tensor = mean + deviation > low_mean + times * (1.3 * (-value).exp() + 0.7) * low_deviation
         lows = torch.where(high, _UNSET, torch.stack([low_mean, low_deviation]))
         self.running_tests[which] = torch.cat([torch.stack([count, mean, spread]), lows])
         return high

@@ -31,11 +31,11 @@ C = AdcnConfig(
     momentum=0.8,
     clustering=0.3,
     softness=0.3,
-    seeds=2,
+    first_clusters=2,
     max_clusters=5,
     spare_units=2,
     min_units=3,
-    window=9,
+    drift_window=9,
     distillation=0.5,
 )
 
@@ -251,16 +251,16 @@ def test_every_step_every_growth_and_every_score_is_the_plain_one(monkeypatch: p
     for task in range(3):
         learner.begin_task(TaskInfo(str(task), 3))
         for layer in plain.layers:
-            layer.seeds = C.seeds
+            layer.seeds = C.first_clusters
         plain.tasks = task
         for step in range(30):
             if task == 1 and step == 5:  # as drift would
                 learner.trunk.deepen()
                 learner.engine.owned.look_up()
                 new = list(learner.trunk.in_use())[1][0]
-                new.running_seeds.fill_(C.seeds)
+                new.running_seeds.fill_(C.first_clusters)
                 plain.layers.append(PlainLayer.of(new))
-                plain.layers[1].seeds = C.seeds
+                plain.layers[1].seeds = C.first_clusters
             x, y = shaded(4, 100 * task + step)
             learner.observe(x, y)
             plain.observe(x.flatten(1).double() / 255, drawn)
@@ -278,7 +278,7 @@ def test_every_step_every_growth_and_every_score_is_the_plain_one(monkeypatch: p
 def test_a_layer_is_added_when_the_mean_input_moves_further_than_hoeffdings_bound() -> None:
     generator = torch.Generator().manual_seed(0)
     for shift, drifts in ((0, False), (20, False), (120, True)):
-        learner = Kiera(DOMAIN, KieraConfig(backbone="mlp-6-4", window=5, drift=0.01))
+        learner = Kiera(DOMAIN, KieraConfig(backbone="mlp-6-4", drift_window=5, drift=0.01))
         learner.begin_task(TaskInfo("one", 2))
         seen = []
         for step in range(11):
@@ -295,7 +295,7 @@ def test_a_layer_is_added_when_the_mean_input_moves_further_than_hoeffdings_boun
 
 
 def test_kiera_replays_the_candidates_that_the_centroids_cover_least_and_they_open_no_cluster() -> None:
-    config = KieraConfig(backbone="mlp-6", memory=20, seeds=3, replay=4, candidates=12, max_clusters=50)
+    config = KieraConfig(backbone="mlp-6", memory=20, first_clusters=3, replay=4, candidates=12, max_clusters=50)
     learner = in_double(Kiera(DOMAIN, config))
     for task in ("one", "two"):
         learner.begin_task(TaskInfo(task, 3))
@@ -330,7 +330,7 @@ def learner_batch(learner: Kiera) -> Batch:
 def test_no_label_but_those_of_the_samples_kept_changes_a_bit(name: str, spec: InputSpec) -> None:
     def taught(lie: set[tuple[int, ...]] | None) -> Learner:
         """With the true labels, or with wrong ones for all samples that are not among these."""
-        learner = new(name, spec, backbone="mlp-6-4", memory=4, seeds=2, window=2)
+        learner = new(name, spec, backbone="mlp-6-4", memory=4, first_clusters=2, drift_window=2)
         for task in range(2):
             learner.begin_task(TaskInfo(str(task), 3))
             for step in range(5):
@@ -350,7 +350,9 @@ def test_no_label_but_those_of_the_samples_kept_changes_a_bit(name: str, spec: I
 
 
 def test_labels_may_be_left_out_and_told_when_the_task_has_been_seen() -> None:
-    told, silent, never = (in_double(Kiera(SPLIT, KieraConfig(backbone="mlp-6", memory=6, seeds=3))) for _ in range(3))
+    told, silent, never = (
+        in_double(Kiera(SPLIT, KieraConfig(backbone="mlp-6", memory=6, first_clusters=3))) for _ in range(3)
+    )
     x, y = batch(SPLIT, 6)
     for learner in (told, silent, never):
         learner.begin_task(TaskInfo("one", 3))
@@ -383,7 +385,9 @@ def test_labels_may_be_left_out_and_told_when_the_task_has_been_seen() -> None:
 @BOTH
 def test_growth_between_steps_is_resumed_to_the_bit_and_recorded_steps_leave_the_host_alone(name: str) -> None:
     def make(spec: InputSpec) -> Learner:
-        return new(name, spec, backbone="mlp-6-4-3", window=1, drift=0.9, memory=5, seeds=2, max_clusters=4)
+        return new(
+            name, spec, backbone="mlp-6-4-3", drift_window=1, drift=0.9, memory=5, first_clusters=2, max_clusters=4
+        )
 
     goes_on_after_loading(make, SPLIT)
     leaves_the_host_alone(make, SPLIT)
@@ -392,7 +396,7 @@ def test_growth_between_steps_is_resumed_to_the_bit_and_recorded_steps_leave_the
 @BOTH
 def test_it_learns_far_more_than_chance_without_labels(name: str) -> None:
     stream = few_digits(tasks=2, train=200)
-    learner = new(name, stream.spec, backbone="mlp-32", seeds=40, max_clusters=100)
+    learner = new(name, stream.spec, backbone="mlp-32", first_clusters=40, max_clusters=100)
     assert (train(learner, stream).acc or 0) > 40  # of ten classes
 
 

@@ -15,9 +15,9 @@ allegiance to classes, and a prediction is the allegiance of the clusters near a
 
 Adapted to one pass over batches of ten:
 
-* The authors begin each task and layer with 50 epochs on a part of the data. Here `seeds` samples begin a cluster each,
-  the squared error is summed over inputs (the authors: their mean, which takes a rate so many times higher), and a
-  cluster's nearness is relative to that of the nearest one, as distances have another scale in every layer.
+* The authors begin each task and layer with 50 epochs on a part of the data. Here `first_clusters` samples begin a
+  cluster each, the squared error is summed over inputs (the authors: their mean, which takes a rate so many times
+  higher), and a cluster's nearness is relative to the nearest one's, as distances have another scale in every layer.
 * There is no convolution in front, the decoder is linear, and the factor log(layer) + 1 in the tests of units is left
   out. Drift is tested between windows of batches, as ten samples bound nothing, without the search for a cut.
 * If all places are taken, a new cluster replaces the smallest one. Room for growth is bounded by settings.
@@ -62,11 +62,13 @@ class ClusteringConfig(MemoryConfig):
     softness: float = setting(
         0.05, "a cluster that is farther than the nearest by this share counts 1/e of it", above=0
     )
-    seeds: int = setting(50, "samples at the beginning of a task or layer that each begin a cluster", low=1)
+    first_clusters: int = setting(50, "samples at the beginning of a task or layer that each begin a cluster", low=1)
     max_clusters: int = setting(1000, "most clusters per layer; then a new one replaces the smallest", low=1)
     spare_units: int = setting(96, "most units that a layer gains", low=0)
     min_units: int = setting(10, "fewest units that a layer keeps", low=1)
-    window: int = setting(50, "batches whose mean is compared with that of the ones before, to detect drift", low=1)
+    drift_window: int = setting(
+        50, "batches whose mean is compared with that of the ones before, to detect drift", low=1
+    )
     drift: float = setting(1e-4, "chance of taking for drift what is none (Hoeffding's bound)", above=0, below=1)
     epochs: int = setting(1, "passes over a task's data; the authors make many, an online learner one", low=1)
 
@@ -123,6 +125,8 @@ class ClusteringLearner(Learner):
 
     def _label(self, x: Tensor, y: Tensor) -> None:
         engine, memory = self.engine, self.memory
+        engine.refuse_if_broken()
+        engine.check_finite()
         task = engine.open_task
         check_inputs(x, self.spec)
         check_labels(x, y, engine.classes[task])
@@ -172,18 +176,18 @@ class ClusteringLearner(Learner):
     def task_began(self, task: int) -> None:
         """The first samples begin clusters; no class of a new head is known."""
         for layer, _ in self.trunk.in_use():
-            layer.running_seeds.fill_(self.config.seeds)
+            layer.running_seeds.fill_(self.config.first_clusters)
         self.name_clusters()
 
     def pauses(self, step: int) -> bool:
         """After every window."""
-        return step % int(self.config.window) == 0
+        return step % int(self.config.drift_window) == 0
 
     def pause(self, step: int) -> None:
         """Add a layer on drift."""
         if self.trunk.depth < len(self.trunk.layers) and self.trunk.drifted(self.config.drift):
             self.trunk.deepen()
-            list(self.trunk.in_use())[-1][0].running_seeds.fill_(self.config.seeds)
+            list(self.trunk.in_use())[-1][0].running_seeds.fill_(self.config.first_clusters)
         self.trunk.next_window()
 
     def task_ended(self, task: int) -> None:

@@ -91,7 +91,7 @@ class ClusteringLearner(Learner):
     config: Any
     needs_boundaries = True
     needs_labels = False
-    traits = Traits(episodic_memory=True)
+    traits = Traits(episodic_memory=True, history_in_training=True)  # centroids and momentum
     after = "bocl"
 
     def build(self, engine: Engine) -> None:
@@ -232,7 +232,6 @@ class Adcn(ClusteringLearner):
 
     config_class = AdcnConfig
     config: AdcnConfig
-    traits = Traits(episodic_memory=True, history_in_training=True)
 
     def build(self, engine: Engine) -> None:
         """Declare a frozen copy of the network too."""

@@ -12,8 +12,9 @@ from scale_cl.learners import registry
 def test_every_learner_has_a_line_with_its_ticks_and_its_size() -> None:
     lines = {line.split()[0]: line.split() for line in property_lines() if line}
     assert all(name in lines for name in registry.names())
-    assert lines["scale"] == ["scale", "all", "-", *("yes",) * 4, "-", "353,052", "+273", "1,140,891", "+1,030"]
-    assert lines["acl"][1:8] == ["all", "needed", "-", "yes", "yes", "-", "yes"]
+    assert lines["scale"] == ["scale", "all", "-", "all", *("yes",) * 4, "-", "353,052", "+273", "1,140,891", "+1,030"]
+    assert lines["acl"][1:9] == ["all", "needed", "all", "-", "yes", "yes", "-", "yes"]
+    assert [name for name in registry.names() if lines[name][3] == "few"] == ["kiera", "adcn"]
 
 
 def test_columns_stand_under_their_titles() -> None:

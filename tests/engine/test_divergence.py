@@ -18,7 +18,16 @@ from tests.learners.sameness import differences
 from tests.learners.tiny import COLOUR, SPLIT, batch, quick, teach
 
 MODES = ("stop", "skip")
-NO_AVERAGE = ("acl", "pnn", "independent", "den", "learn-to-grow", "bocl")  # all but the first refuse one
+NO_AVERAGE = (
+    "acl",
+    "pnn",
+    "independent",
+    "den",
+    "learn-to-grow",
+    "bocl",
+    "kiera",
+    "adcn",
+)  # all but the first refuse one
 
 
 def make(name: str, mode: Any, on_host: bool, spec: InputSpec = SPLIT, **values: Any) -> Learner:

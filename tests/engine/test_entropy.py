@@ -13,7 +13,7 @@ from scale_cl.streams import TaskInfo
 from tests.learners.plain import in_double
 from tests.learners.tiny import DOMAIN, SPLIT, batch, new, teach
 
-NO_OUTPUTS = ("scr", "slda")  # they train no outputs of classes
+NO_OUTPUTS = ("scr", "slda", "kiera", "adcn")  # they train no outputs of classes
 
 
 def test_entropy_is_that_of_the_outputs_that_exist() -> None:

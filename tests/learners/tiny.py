@@ -39,7 +39,7 @@ def new(name: str, spec: InputSpec = SPLIT, *, seed: int = 0, **values: Any) -> 
 
 def is_mlp(name: str) -> bool:
     """Whether a learner has an MLP for images too, and refuses another network."""
-    return registry.config_class(name)().backbone == "mlp"
+    return registry.config_class(name)().backbone.startswith("mlp")
 
 
 def batch(spec: InputSpec, n: int, classes: int = 3, *, seed: int = 0) -> tuple[Tensor, Tensor]:

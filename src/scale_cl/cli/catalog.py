@@ -25,10 +25,11 @@ _TITLES = {
     "history_in_training": "history",
     "history_in_testing": "at test",
 }
-_APPLIES = ("scenarios", "boundaries")
+_APPLIES = ("scenarios", "boundaries", "labels")
 _MEANING = (
     "scenarios: of streams that it applies to (task, domain, class);",
     "boundaries: needed if it must be told where tasks begin and end;",
+    "labels: few if it trains without them and is told those of a few samples when a task ends;",
     "memory: stores samples; task-specific: has parameters of a single task, besides its head;",
     "task id: needs the task to predict; history: stores earlier parameters, gradients or logits for training;",
     "at test: stores earlier parameters for prediction; parameters: of all networks, also those used in training only.",
@@ -82,6 +83,7 @@ def property_lines() -> list[str]:
         applies = [
             "all" if len(kind.scenarios) == 3 else "/".join(kind.scenarios),
             "needed" if kind.needs_boundaries else "-",
+            "all" if kind.needs_labels else "few",
         ]
         cells.append([name, *applies, *marks, *numbers])
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]

@@ -3,6 +3,7 @@
 from scale_cl.engine import Batch, Compute, LearnerConfig, MemoryConfig, ReplayConfig, Samples, State, StepStats
 from scale_cl.learners import registry
 from scale_cl.learners.acl import Acl, AclConfig
+from scale_cl.learners.adcn import Adcn, AdcnConfig, Kiera, KieraConfig
 from scale_cl.learners.agem import Agem, AgemConfig
 from scale_cl.learners.bocl import Bocl, BoclConfig
 from scale_cl.learners.ctn import Ctn, CtnConfig
@@ -31,6 +32,8 @@ from scale_cl.learners.si import Si, SiConfig
 __all__ = [
     "Acl",
     "AclConfig",
+    "Adcn",
+    "AdcnConfig",
     "Agem",
     "AgemConfig",
     "Batch",
@@ -63,6 +66,8 @@ __all__ = [
     "IsyanaConfig",
     "Joint",
     "JointConfig",
+    "Kiera",
+    "KieraConfig",
     "LearnToGrow",
     "LearnToGrowConfig",
     "Learner",

@@ -59,6 +59,8 @@ _OURS = {  # name: module, class, description
         "Learn to Grow: per layer, a search decides whether a task reuses, adapts or replaces a copy",
     ),
     "bocl": ("bocl", "Bocl", "BOCL, RCL: frozen units and new ones per task, as many per layer as a search finds"),
+    "kiera": ("adcn", "Kiera", "KIERA: clusters of growing autoencoders, trained without labels, and replay"),
+    "adcn": ("adcn", "Adcn", "ADCN: clusters of growing autoencoders, trained without labels, and distillation"),
     "independent": ("independent", "Independent", "a network per task and nothing shared: no forgetting, no transfer"),
     "joint": ("joint", "Joint", "plain SGD on all tasks shuffled together: the upper bound"),
     "finetune": ("finetune", "Finetune", "plain SGD on the batch, no memory: the lower bound"),

@@ -128,10 +128,7 @@ class Autoencoder(nn.Module):
         self.bias.index_copy_(0, new, torch.where(gains, 0.0, self.bias[new]))
         units.index_copy_(0, new, torch.where(gains, 1.0, units[new]))
         units.index_copy_(0, old, torch.where(loses, 0.0, units[old]))
-        centroids, own = (
-            self.running_centroids,
-            self.encode(x)[new],
-        )  # a new unit counts as it answers to the mean input
+        centroids, own = self.running_centroids, self.encode(x)[new]  # a new unit counts as the mean input excites it
         centroids.index_copy_(1, new, torch.where(gains, own, centroids[:, new]))
         centroids *= units
 

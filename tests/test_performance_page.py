@@ -59,7 +59,7 @@ def test_seconds_on_a_gpu_are_those_of_the_file(cells: list[str]) -> None:
     seconds = (result.seconds_wall, result.seconds_wall - result.seconds_load)
     assert (wall, after_reading) == tuple(f"{one:.1f}" for one in seconds)
     assert int(seeds) == len(result.seeds)
-    assert seconds[1] <= float(aim)
+    assert aim == "-" or seconds[1] <= float(aim)
     parts = [sum(getattr(seed, part) for seed in result.seeds) for part in ("seconds_train", "seconds_eval")]
     assert [training, evaluation] == [f"{one:.1f}" for one in parts]
 

@@ -30,6 +30,7 @@ from scale_cl.nets import Discriminator
 from scale_cl.reports.collection import collect
 from scale_cl.reports.sections import sections
 from scale_cl.streams import InputSpec, TaskInfo
+from tests.learners.hardships import leaves_the_host_alone
 from tests.learners.plain import put
 from tests.learners.sameness import differences
 from tests.learners.scale_reference import (
@@ -223,6 +224,11 @@ def test_a_variant_goes_on_from_a_saved_state_as_if_nothing_had_happened(kind: t
         one.end_task()
         teach(one, tasks=1, first=5)
     assert differences(learner, other) == []
+
+
+@every_variant
+def test_a_step_of_a_variant_leaves_the_host_alone(kind: type[ScaleVariant]) -> None:
+    leaves_the_host_alone(lambda spec: kind(spec, config_of(kind)), SPLIT)
 
 
 def test_a_new_task_has_a_new_discriminator_with_an_output_for_each_task_so_far() -> None:

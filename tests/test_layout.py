@@ -29,6 +29,7 @@ DEFAULTS: dict[str, set[str]] = {
     "cli/demo.py": {"scale", "finetune"},  # the two that the demo compares
     "estimator/classifier.py": {"er"},  # an estimator that names no learner
     "estimator/scale.py": {"scale"},  # ScaleClassifier
+    "experiments/scale_variants.py": {"Scale", "scale"},  # what the variants vary
     "integrations/avalanche.py": {"scale"},  # the strategy of that name
     "training/config.py": {"scale"},  # a config that names no learner
 }

@@ -122,6 +122,11 @@ def is_reference(name: str) -> bool:
     return _REFERENCE.fullmatch(name) is not None
 
 
+def shown(name: str) -> str:
+    """A name as tables show it: of a reference into this package the class alone, any other name as it is."""
+    return name.rpartition(":")[2] if name.startswith("scale_cl.") and is_reference(name) else name
+
+
 def reference_to(thing: Any) -> str:
     """The reference `module:name` of a function or class."""
     return f"{thing.__module__}:{thing.__qualname__}"

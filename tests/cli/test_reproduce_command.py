@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from scale_cl import results, training
+from scale_cl.experiments.definitions import EXPERIMENTS
 from scale_cl.training import checkpoint
 from scale_cl.training.config import resolve
 from tests.experiments.processes import children, waited_for
@@ -130,7 +131,7 @@ def test_claims_are_measured_alone(command: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "said"),
-    [("main", "up to 3 at once, about"), ("time", "all one after another"), ("all", "up to 3 at once, 8 one after")],
+    [("main", "up to 3 at once, about"), ("time", "all one after another"), ("all", "up to 3 at once, 12 one after")],
 )
 def test_a_plan_says_what_has_nothing_beside_it(command: Callable[..., Any], experiment: str, said: str) -> None:
     asked = ("--streams", "digits", "--tasks", "2", "--seeds", "1", "--slots", "3", "--dry-run", "--out", "o")
@@ -149,12 +150,14 @@ def test_an_interruption_is_told_and_has_an_exit_code_of_its_own(
     assert finished.err.endswith("stopped; finished runs are kept, and the same command continues\n")
 
 
-@pytest.mark.parametrize("name", ["main", "memory", "ablation", "sensitivity", "time", "search", "claims", "all"])
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "all"])
 def test_a_plan_is_shown_for_every_experiment_and_touches_nothing(command: Callable[..., Any], name: str) -> None:
     finished = command("reproduce", name, *DIGITS, "--seeds", "2", "--dry-run")
     assert (finished.code, finished.err) == (0, "")
     assert finished.out.split()[:8] == ["experiment", "stream", "learner", "seeds", "done", "to", "run", "steps"]
-    assert (" to do, all one after another" if name in ("time", "claims") else " to do, up to ") in finished.out
+    assert (
+        " to do, all one after another" if name in ("steps", "time", "claims") else " to do, up to "
+    ) in finished.out
     assert list(Path().iterdir()) == []
 
 

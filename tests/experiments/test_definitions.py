@@ -6,15 +6,21 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import EXPERIMENTS, FAMILIES, chosen, grid
+from scale_cl.learners import ScaleConfig
 from scale_cl.learners import registry as learners
-from scale_cl.settings import field_names
+from scale_cl.learners.presets import PRESET_NAMES
+from scale_cl.settings import as_dict, field_names
 from scale_cl.streams import catalog as streams
 
 
 def test_every_name_in_every_definition_exists() -> None:
     for experiment in EXPERIMENTS.values():
         assert set(experiment.streams) <= set(streams.names())
-        assert {*experiment.learners, *experiment.bounds} <= set(learners.names())
+        for name in experiment.learners:
+            learners.OUTSIDE.give(name)
+            assert learners.describe(name)
+        assert set(experiment.bounds) <= set(learners.names())
+        assert experiment.preset in (None, *PRESET_NAMES)
         for learner in experiment.learners:
             known = field_names(learners.config_class(learner))
             assert all(name in known for case in experiment.cases for name in case)
@@ -28,6 +34,10 @@ def test_the_sizes_are_the_papers() -> None:
         "memory": 2 * (4 * 4 + 1),
         "ablation": 2 * 4,
         "sensitivity": 2 * 4,
+        "rates": 3 * 3 * 3,
+        "variants": 2 * 6,
+        "departures": 2 * 14,
+        "steps": 4 * 2 * 2,
         "time": 4 * 6,
         "search": 3 * 2 * 4 * 3 * 3,
         "claims": 4 * 2,
@@ -37,6 +47,17 @@ def test_the_sizes_are_the_papers() -> None:
 
 def test_the_ablations_switch_off_one_component_each() -> None:
     assert EXPERIMENTS["ablation"].cases == ({}, {"adversary": False}, {"derpp": False}, {"generator": False})
+
+
+def test_departures_begin_with_the_printed_equations_and_change_one_thing_at_a_time() -> None:
+    printed, *others = EXPERIMENTS["departures"].cases
+    assert printed == {"ce": "together", "adversarial": "plus", "film": "sum"}
+    ours = others.index({})
+    assert all(sum(case[name] != value for name, value in printed.items()) == 1 for case in others[:ours])
+    assert all(len(case) == 1 for case in others[ours + 1 :])
+    usual, settings = as_dict(ScaleConfig()), learners.preset_settings("scale", "scifar100", "paper")
+    readings = [{**usual, **settings, **case} for case in EXPERIMENTS["departures"].cases]
+    assert all(one not in readings[:at] for at, one in enumerate(readings))
 
 
 def test_fields_joined_by_a_plus_move_as_one() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import EXPERIMENTS, chosen
-from scale_cl.experiments.planning import ExperimentPlan, Request, groups, plan
+from scale_cl.experiments.planning import ExperimentPlan, Request, groups, plan, rerun_command
+from scale_cl.settings import as_dict
 from tests.experiments.small_runs import made_up
 
 
@@ -30,6 +31,21 @@ def test_every_experiment_can_be_planned_on_digits(name: str, tmp_path: Path) ->
     assert len({run.folder for run in made.runs}) == len(made.runs)
     assert all(run.config.stream.part == experiment.part for run in made.runs)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_experiment_may_have_a_preset_which_the_user_may_replace(tmp_path: Path) -> None:
+    request = Request(tmp_path, streams=("digits",), seeds=(0,))
+    for preset, policy in ((None, "ring"), ("ours", "reservoir")):
+        cell = next(c for c in planned("departures", replace(request, preset=preset)).cells if not c.case)
+        assert (cell.config.preset, as_dict(cell.config.learner)["memory_policy"]) == (preset or "paper", policy)
+        assert ("--preset paper" in rerun_command(cell.runs[0], None)) == (preset is None)
+
+
+def test_a_learner_of_this_package_that_is_named_by_a_reference_is_shown_by_its_class(tmp_path: Path) -> None:
+    made = planned("variants", Request(tmp_path, streams=("digits",), seeds=(0,)))
+    names = [name.rpartition(":")[2] for name in EXPERIMENTS["variants"].learners]
+    assert [cell.name for cell in made.cells] == [run.folder.parent.name for run in made.runs] == names
+    assert f"--learner {EXPERIMENTS['variants'].learners[1]} " in rerun_command(made.runs[1], None)
 
 
 def test_a_run_is_a_seed_on_a_cpu_and_a_row_of_seeds_on_a_gpu(tmp_path: Path) -> None:
@@ -95,7 +111,9 @@ def test_experiments_planned_together_share_runs(tmp_path: Path) -> None:
     assert "memory/digits/scale-memory=50/seed-0" not in names
     assert "memory/digits/scale-memory=100/seed-0" in names
     assert "ablation/digits/scale/seed-0" not in names
-    assert sum(len(cell.elsewhere) for cell in made.cells) == 4  # families, memory, ablation, sensitivity
+    assert sum(len(cell.elsewhere) for cell in made.cells) == 7
+    shared = ["families", "memory", "ablation", "sensitivity", "rates", "variants", "departures"]
+    assert [cell.experiment for cell in made.cells if cell.elsewhere] == shared
 
 
 def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path) -> None:
@@ -110,7 +128,7 @@ def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path)
     with pytest.raises(ConfigError, match="unknown learner 'scal'; did you mean 'scale'"):
         planned("main", digits(tmp_path, learners=("scal",)))
     lenient = planned("all", digits(tmp_path, strict=False))
-    assert {cell.experiment for cell in lenient.cells} == {"main", "families", "memory", "time"}
+    assert {cell.experiment for cell in lenient.cells} == {"main", "families", "memory", "variants", "time"}
     with pytest.raises(ConfigError, match="nothing to do"):
         plan(chosen("ablation"), digits(tmp_path, strict=False), gpu=False)
 

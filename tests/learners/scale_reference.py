@@ -41,6 +41,7 @@ class Choices:
     generator: bool = True
     ce: str = "batch"
     adversarial: str = "minus"
+    noise: bool = True
     film: str = "branches"
     separate: bool = False
     discriminator_on: str = "common"
@@ -68,6 +69,7 @@ class Draws:
     replay: list[list[tuple[int, int]]] = field(default_factory=list)  # (task, slot) of every replayed sample
     noise: list[Tensor] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)  # one for every sample that came
+    semantic: list[list[tuple[int, int]]] = field(default_factory=list)  # as replay, from a second memory
 
 
 class PlainScale:
@@ -83,6 +85,7 @@ class PlainScale:
         self.finished: list[int] = []
         self.task = -1
         self.written: list[int] = []
+        self.both = torch.empty(0), torch.empty(0)  # common features and those for the head, of the last forward
 
     # ---- parts arrive ------------------------------------------------------------------------------------------------
 
@@ -111,6 +114,7 @@ class PlainScale:
             return torch.stack(modulated)
 
         common, features = self.trunk({k[6:]: p for k, p in base.items() if k.startswith("trunk.")}, x, film, training)
+        self.both = common, features
         logits = []
         for task, one in zip(tasks, features, strict=True):
             head = 0 if self.one_head else task
@@ -145,12 +149,12 @@ class PlainScale:
         """Equation 3 on a batch followed by replayed samples."""
         c = self.choices
         n = len(y) - len(replay)
-        loss = _mean_ce(logits, y) if c.ce == "together" else _mean_ce(logits[:n], y[:n])
+        loss = mean_ce(logits, y) if c.ce == "together" else mean_ce(logits[:n], y[:n])
         if replay:
             if c.ce == "added":
-                loss = loss + _mean_ce(logits[n:], y[n:])
-            loss = loss + c.lambda1 * _mean_distance(logits[n:], [sample.h for sample in replay])
-            loss = loss + c.lambda2 * _mean_ce(logits[n:], y[n:])
+                loss = loss + mean_ce(logits[n:], y[n:])
+            loss = loss + c.lambda1 * mean_distance(logits[n:], [sample.h for sample in replay])
+            loss = loss + c.lambda2 * mean_ce(logits[n:], y[n:])
         if c.adversary:
             told = self._tell_tasks(self.discriminator, features)
             if c.adversarial == "fake":
@@ -170,7 +174,7 @@ class PlainScale:
         if replay:
             n = len(tasks) - len(replay)
             replayed = self._tell_tasks(discriminator, features[n:])
-            loss = loss + c.lambda1 * _mean_distance(list(replayed), [sample.d for sample in replay])
+            loss = loss + c.lambda1 * mean_distance(list(replayed), [sample.d for sample in replay])
             loss = loss + c.lambda2 * F.cross_entropy(replayed, torch.tensor(tasks[n:]) + 1)
         return loss
 
@@ -192,16 +196,16 @@ class PlainScale:
             self.base = {name: p.detach() for name, p in moving.items()}
             if not (c.generator or c.adversary):
                 continue  # nothing is left that looks at a validation set
-            joined, labels, tasks, replay = self._join(x, y, queue)
-            features, logits = self._in_training(moving, phi, joined, tasks, len(y))
+            joined, labels, tasks, replay = self._join_validation(x, y, queue)
+            features, logits = self._in_training(moving, phi, joined, tasks, len(labels) - len(replay))
             if c.generator:
-                gradients = _gradients(self._loss(features, logits, labels, tasks, replay), phi)
-                self.generator = {name: self.generator[name] - c.beta * g for name, g in gradients.items()}
+                self._outer_step(phi, self._loss(features, logits, labels, tasks, replay))
         if c.adversary:
             for _ in range(c.n_ad):
                 xi = {name: p.clone().requires_grad_() for name, p in self.discriminator.items()}
-                loss = self._discriminator_loss(xi, features.detach(), tasks, replay, queue.noise.pop(0))
-                gradients = _gradients(loss, xi)
+                noise = queue.noise.pop(0) if c.noise else features[:0].detach()
+                loss = self._discriminator_loss(xi, features.detach(), tasks, replay, noise)
+                gradients = gradients_of(loss, xi)
                 self.discriminator = {name: xi[name].detach() - c.mu * g for name, g in gradients.items()}
         assert not queue.replay, "the learner drew more replay than the method has"
         assert not queue.noise, "the learner drew more noise than the method has"
@@ -213,11 +217,16 @@ class PlainScale:
         """Theta and the heads after one step of SGD on batch and replay."""
         joined, labels, tasks, replay = self._join(x, y, queue)
         exact = self.choices.second_order
-        theta = base if exact and any(p.requires_grad for p in base.values()) else _leaves(base)
+        theta = base if exact and any(p.requires_grad for p in base.values()) else leaves(base)
         features, logits = self._in_training(theta, phi, joined, tasks, len(y))
         loss = self._loss(features, logits, labels, tasks, replay)
-        gradients = _gradients(loss, theta, create_graph=exact)
+        gradients = gradients_of(loss, theta, create_graph=exact)
         return {name: theta[name] - self.choices.alpha * g for name, g in gradients.items()}
+
+    def _outer_step(self, phi: Parameters, loss: Tensor) -> None:
+        """Varphi after one step of SGD on the validation set."""
+        gradients = gradients_of(loss, phi)
+        self.generator = {name: self.generator[name] - self.choices.beta * g for name, g in gradients.items()}
 
     def _in_training(
         self, base: Parameters, phi: Parameters, x: Tensor, tasks: list[int], n: int
@@ -239,6 +248,12 @@ class PlainScale:
         replay = [self.memory[task][slot] for task, slot in places]
         inputs = torch.cat([x, self._prepared(torch.stack([sample.x for sample in replay]), like=x)])
         return inputs, y + [sample.y for sample in replay], tasks + [task for task, _ in places], replay
+
+    def _join_validation(
+        self, x: Tensor, y: list[int], queue: Draws
+    ) -> tuple[Tensor, list[int], list[int], list[Sample]]:
+        """The validation set: the same batch with another draw."""
+        return self._join(x, y, queue)
 
     # ---- the memory --------------------------------------------------------------------------------------------------
 
@@ -265,15 +280,18 @@ class PlainScale:
         if self.choices.norm_on_memory and isinstance(self.trunk, ResNet):
             self._measure(self.trunk, like=some)
         for task in self.finished if self.choices.refresh_logits else [self.task]:
-            kept = self.memory[task]
-            x = self._prepared(torch.stack([sample.x for sample in kept]), like=some)
-            predicting = {**self.base, **self.average}
-            features, logits = self._forward(predicting, self.generator, x, [task] * len(kept), training=False)
-            for sample, h in zip(kept, logits, strict=True):
-                sample.h = h.detach()
-            if self.choices.adversary:
-                for sample, d in zip(kept, self._tell_tasks(self.discriminator, features), strict=True):
-                    sample.d = d.detach()
+            self._keep_logits(self.memory[task], task)
+
+    def _keep_logits(self, kept: list[Sample], task: int) -> None:
+        """H and d of stored samples of a task."""
+        x = self._prepared(torch.stack([sample.x for sample in kept]), like=next(iter(self.base.values())))
+        predicting = {**self.base, **self.average}
+        features, logits = self._forward(predicting, self.generator, x, [task] * len(kept), training=False)
+        for sample, h in zip(kept, logits, strict=True):
+            sample.h = h.detach()
+        if self.choices.adversary:
+            for sample, d in zip(kept, self._tell_tasks(self.discriminator, features), strict=True):
+                sample.d = d.detach()
 
     def _measure(self, trunk: ResNet, *, like: Tensor) -> None:
         """Means of the statistics of pieces of all that is stored, each with samples from all over it."""
@@ -289,12 +307,12 @@ class PlainScale:
         trunk.share = usual
 
 
-def _mean_ce(logits: list[Tensor], y: list[int]) -> Tensor:
+def mean_ce(logits: list[Tensor], y: list[int]) -> Tensor:
     """Each sample's softmax runs over the outputs of its own head."""
     return torch.stack([-F.log_softmax(o, 0)[label] for o, label in zip(logits, y, strict=True)]).mean()
 
 
-def _mean_distance(logits: list[Tensor], stored: Sequence[Tensor | None]) -> Tensor:
+def mean_distance(logits: list[Tensor], stored: Sequence[Tensor | None]) -> Tensor:
     """Mean over samples of the mean over the columns that were stored."""
     distances = []
     for o, h in zip(logits, stored, strict=True):
@@ -303,11 +321,11 @@ def _mean_distance(logits: list[Tensor], stored: Sequence[Tensor | None]) -> Ten
     return torch.stack(distances).mean()
 
 
-def _leaves(parameters: Parameters) -> Parameters:
+def leaves(parameters: Parameters) -> Parameters:
     return {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
 
 
-def _gradients(loss: Tensor, parameters: Parameters, *, create_graph: bool = False) -> Parameters:
+def gradients_of(loss: Tensor, parameters: Parameters, *, create_graph: bool = False) -> Parameters:
     """Gradient of each, zero where the loss does not depend on it (another task's head)."""
     found = torch.autograd.grad(
         loss, list(parameters.values()), create_graph=create_graph, retain_graph=True, allow_unused=True

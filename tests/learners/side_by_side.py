@@ -7,7 +7,7 @@ which are recorded while it takes its step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from scale_cl.engine import ReplayMemory
 from scale_cl.learners import Scale, ScaleConfig
 from scale_cl.nets import Discriminator
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.reference_networks import Parameters, ResNet, mlp
-from tests.learners.scale_reference import Choices, Draws, PlainScale
+from tests.learners.scale_reference import Choices, Draws, PlainScale, Sample
 
 PIXELS = InputSpec((1, 5, 5), 255.0, "domain")  # for the MLP, one head
 IMAGES = InputSpec((3, 17, 17), 255.0, "task")  # for the ResNet; its last stage is 2 x 2
@@ -30,8 +31,9 @@ def in_double(learner: Scale) -> Scale:
     learner.net.double()
     if learner.discriminator.module is not None:
         learner.discriminator.module.double()
-    for kept in learner.memory.logits.values():
-        kept.flat = kept.flat.double()
+    for memory in learner.engine.owned.memories.values():
+        for kept in memory.logits.values():
+            kept.flat = kept.flat.double()
     return learner
 
 
@@ -96,20 +98,29 @@ class _Noise(TorchFunctionMode):
 def recorded(learner: Scale) -> Iterator[Draws]:
     """The draws that `learner` makes inside, complete at the end."""
     draws, noise = Draws(), _Noise()
-    drawn = learner.memory.draws
+    with ExitStack() as recordings, noise:
+        for memory in learner.engine.owned.memories.values():
+            into = draws.replay if memory is learner.memory else draws.semantic
+            recordings.enter_context(_recording(memory, into))
+        yield draws
+    draws.noise, draws.chances = noise.drawn, noise.chances
+
+
+@contextmanager
+def _recording(memory: ReplayMemory, into: list[list[tuple[int, int]]]) -> Iterator[None]:
+    """Notes (task, slot) of every sample of every draw from a memory."""
+    drawn = memory.draws
 
     def recording(times: int, n: int, *, current: bool = False) -> Tensor:
         rows = drawn(times, n, current=current)
-        draws.replay += [[divmod(row, learner.memory.slots) for row in draw] for draw in rows.tolist()]
+        into.extend([divmod(row, memory.slots) for row in draw] for draw in rows.tolist())
         return rows
 
-    learner.memory.draws = recording  # type: ignore[method-assign]
+    memory.draws = recording  # type: ignore[method-assign]
     try:
-        with noise:
-            yield draws
+        yield
     finally:
-        learner.memory.draws = drawn  # type: ignore[method-assign]
-    draws.noise, draws.chances = noise.drawn, noise.chances
+        memory.draws = drawn  # type: ignore[method-assign]
 
 
 def choices_of(learner: Scale) -> Choices:
@@ -122,7 +133,7 @@ def choices_of(learner: Scale) -> Choices:
         lambda1=c.lambda1,
         lambda2=c.lambda2,
         lambda3=c.lambda3,
-        slots=c.memory,
+        slots=learner.memory.slots,
         reservoir=c.memory_policy == "reservoir",
         n_in=c.inner_steps,
         n_out=c.outer_steps,
@@ -132,6 +143,7 @@ def choices_of(learner: Scale) -> Choices:
         generator=c.generator,
         ce=c.ce,
         adversarial=c.adversarial,
+        noise=c.noise,
         film=c.film,
         separate=c.forward == "separate",
         discriminator_on=c.discriminator_on,
@@ -146,11 +158,19 @@ def choices_of(learner: Scale) -> Choices:
 class SideBySide:
     """A learner in float64 and its plain re-computation."""
 
-    def __init__(self, spec: InputSpec, config: ScaleConfig, *, seed: int = 0) -> None:
-        self.learner = in_double(Scale(spec, config, seed=seed))
+    def __init__(
+        self,
+        spec: InputSpec,
+        config: ScaleConfig,
+        *,
+        seed: int = 0,
+        kind: type[Scale] = Scale,
+        plain: type[PlainScale] = PlainScale,
+    ) -> None:
+        self.learner = in_double(kind(spec, config, seed=seed))
         self.resnet = ResNet()
         trunk = self.resnet if spec is IMAGES else mlp
-        self.plain = PlainScale(choices_of(self.learner), trunk, one_head=spec.scenario == "domain")
+        self.plain = plain(choices_of(self.learner), trunk, one_head=spec.scenario == "domain")
         self.resnet.running = {n: b.clone() for n, b in self.learner.net.backbone.named_buffers() if "running" in n}
         self.data = torch.Generator().manual_seed(1000 + seed)
         self.sizes: list[int] = []  # of every replay draw
@@ -171,7 +191,7 @@ class SideBySide:
         self.learner.end_task()
         mine.end_task()
         self.compare()
-        self.compare_stored()
+        compare_stored(self.learner.memory, mine.memory)
 
     def compare(self) -> None:
         """Parameters of all parts, running statistics and the weight average."""
@@ -184,23 +204,6 @@ class SideBySide:
         if self.plain.choices.decay > 0:
             _assert_same("average", self._average(), self.plain.average)
 
-    def compare_stored(self) -> None:
-        """Samples, labels, h and d of every slot of every finished task."""
-        memory = self.learner.memory
-        for task, block in enumerate(self.plain.memory):
-            rows = memory.rows_of(task)
-            assert rows.tolist() == [task * memory.slots + place for place in range(len(block))]
-            for row, sample in zip(rows, block, strict=True):
-                assert torch.equal(memory.x[row], sample.x)
-                assert int(memory.y[row]) == sample.y
-                for kind, own in (("class", sample.h), ("task", sample.d)):
-                    kept = memory.logits[kind]
-                    stored = kept.flat[int(kept.start[row]) :][: int(kept.width[row])]
-                    if own is None:
-                        assert len(stored) == 0
-                    else:
-                        torch.testing.assert_close(stored, own, rtol=1e-7, atol=1e-9, msg=f"{kind} logits of {row}")
-
     def _average(self) -> Parameters:
         average = self.learner.engine.average
         named = {f"trunk.{n.removeprefix('backbone.')}": t for n, t in average.items() if n.startswith("backbone.")}
@@ -208,6 +211,23 @@ class SideBySide:
             named[f"head.{k}.weight"] = average["heads.weight.data"][k, :classes]
             named[f"head.{k}.bias"] = average["heads.bias.data"][k, :classes]
         return named
+
+
+def compare_stored(memory: ReplayMemory, blocks: list[list[Sample]]) -> None:
+    """Samples, labels, h and d of every slot of every finished task."""
+    for task, block in enumerate(blocks):
+        rows = memory.rows_of(task)
+        assert rows.tolist() == [task * memory.slots + place for place in range(len(block))]
+        for row, sample in zip(rows, block, strict=True):
+            assert torch.equal(memory.x[row], sample.x)
+            assert int(memory.y[row]) == sample.y
+            for kind, own in (("class", sample.h), ("task", sample.d)):
+                kept = memory.logits[kind]
+                stored = kept.flat[int(kept.start[row]) :][: int(kept.width[row])]
+                if own is None:
+                    assert len(stored) == 0
+                else:
+                    torch.testing.assert_close(stored, own, rtol=1e-7, atol=1e-9, msg=f"{kind} logits of {row}")
 
 
 def _assert_same(part: str, actual: Parameters, expected: Parameters) -> None:

@@ -25,6 +25,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "FiLM summed before the relu": {"film": "sum"},
     "discriminator on the FiLM-ed features": {"discriminator_on": "film"},
     "discriminator on the FiLM-ed features, fake": {"discriminator_on": "film", "adversarial": "fake"},
+    "without noise": {"noise": False},
     "logits refreshed": {"refresh_logits": True},
     "separate forwards": {"forward": "separate"},
     "the last samples kept": {"memory_policy": "ring"},
@@ -41,6 +42,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "other weights of the losses": {"lambda1": 0.3, "lambda2": 2.0, "lambda3": 0.9},
 }
 MLP_IS_ENOUGH = {
+    "without noise",
     "CE of batch and replay added",
     "adversarial loss towards the fake task",
     "ablations A and C",

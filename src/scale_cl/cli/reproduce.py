@@ -25,7 +25,11 @@ ENGINES = ("local", "ray")
 
 def reproduce(
     experiment: Annotated[
-        str, typer.Argument(help="main, families, memory, ablation, sensitivity, time, search, claims, all.")
+        str,
+        typer.Argument(
+            help="main, families, memory, ablation, sensitivity, rates, variants, departures, steps, time, search, "
+            "claims, all."
+        ),
     ],
     streams: Annotated[
         str | None, typer.Option(metavar="A,B", help="Streams instead of the paper's; module:function, too.")

@@ -43,7 +43,7 @@ class Network:
         samples: Samples,
         theta: Weights | None = None,
         *,
-        wrt: Part | None = None,
+        wrt: Part | Literal["all"] | None = None,
         keep_statistics: bool = False,
     ) -> Outputs:
         """Common features, features and logits of samples, in training mode.
@@ -51,12 +51,13 @@ class Network:
         Args:
             samples: prepared inputs with their tasks.
             theta: weights of trunk and heads; by default the present ones.
-            wrt: the part whose gradient is wanted, if it is not trunk and heads. For the generator, what stands before
-                the first FiLM site keeps no graph; for an absent part nothing does.
+            wrt: the part whose gradient is wanted, if it is not trunk and heads, or "all" for both. For the generator,
+                what stands before the first FiLM site keeps no graph; for an absent part nothing does.
             keep_statistics: leave batch norm's running statistics as they are.
         """
         parts = samples.parts if self._statistics == "separate" else ()
-        keywords = {"parts": parts, "wrt": "all" if self._twice else "base" if wrt is None else "generator"}
+        every = self._twice or wrt == "all"
+        keywords = {"parts": parts, "wrt": "all" if every else "base" if wrt is None else "generator"}
         other: dict[str, Tensor] = dict(theta.named) if isinstance(theta, AheadWeights) else {}
         if keep_statistics:
             other |= {name: b.clone() for name, b in self.module.named_buffers() if "running" in name}
@@ -65,7 +66,7 @@ class Network:
             out: Outputs = (
                 functional_call(self.module, other, inputs, keywords) if other else self.module(*inputs, **keywords)
             )
-        if self.trained_on is not None and wrt is None and not keep_statistics:
+        if self.trained_on is not None and wrt in (None, "all") and not keep_statistics:
             self.trained_on(samples, out)
         return out
 

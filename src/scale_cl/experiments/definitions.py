@@ -27,6 +27,7 @@ class Experiment:
     bounds: tuple[str, ...] = ()  # learners that run once, for comparison, with the paper's settings
     seeds: int = 5
     part: str = "continual"
+    preset: str | None = None  # the learners' settings, unless the user names others; None: the recommended ones
     alone: bool = False  # its times count: one seed per run, one run at a time, nothing beside it
     features: bool = False  # features of the test samples are stored with each result
     hidden: bool = False  # results go to a hidden folder, which reports skip
@@ -38,6 +39,7 @@ def grid(fields: Mapping[str, Sequence[object]]) -> tuple[Case, ...]:
     return tuple({k: v for part in point for k, v in part.items()} for point in itertools.product(*axes))
 
 
+_RATES = (0.001, 0.01, 0.1)  # of alpha and beta in the supplement's grid
 PAPER_STREAMS = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 PAPER_LEARNERS = ("gem", "mer", "mir", "er", "ctn", "scale")
 FAMILIES = (  # systems that the paper names: regularisation, structure, and memory with some that it runs
@@ -45,6 +47,11 @@ FAMILIES = (  # systems that the paper names: regularisation, structure, and mem
     *("pnn", "independent", "acl", "den", "learn-to-grow", "bocl"),
     *("icarl", "hal", "er", "derpp", "scale"),
 )
+_VARIANTS = (  # SCALE with one choice made otherwise, for claims of the paper
+    *("ScaleReversal", "ScaleTaskDiscriminators", "ScaleOrthogonal", "ScaleOneLevel", "ScaleTwoMemories"),
+)
+SCALE_VARIANTS = tuple(f"scale_cl.experiments.scale_variants:{name}" for name in _VARIANTS)
+_PRINTED: Case = {"ce": "together", "adversarial": "plus", "film": "sum"}  # equations 1 to 3 to the letter
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
 
 # Milliseconds per step of each learner in the middle of a stream, rounded, on one core of an ordinary server:
@@ -101,6 +108,45 @@ EXPERIMENTS = {
         learners=("scale",),
         cases=grid({"lambda1+lambda2": (1.0, 3.0), "lambda3": (0.03, 0.09, 0.3, 0.9)}),
     ),
+    "rates": Experiment(
+        "SCALE over its learning rates alpha, beta and mu",
+        streams=("scifar100",),
+        learners=("scale",),
+        cases=grid({"inner_lr": _RATES, "outer_lr": _RATES, "adversarial_lr": (0.0001, 0.001, 0.01)}),
+    ),
+    "variants": Experiment(
+        "SCALE, and SCALE with one of its choices made otherwise",
+        streams=("pmnist", "scifar100"),
+        learners=("scale", *SCALE_VARIANTS),
+    ),
+    "departures": Experiment(
+        "SCALE exactly as printed, each departure from that alone, all together, and then other readings alone",
+        streams=("pmnist", "scifar100"),
+        learners=("scale",),
+        cases=(
+            _PRINTED,
+            *({**_PRINTED, "ce": value} for value in ("batch", "added")),
+            *({**_PRINTED, "adversarial": value} for value in ("minus", "fake")),
+            {**_PRINTED, "film": "branches"},
+            {},
+            {"second_order": True},
+            {"noise": False},
+            {"adversarial": "fake"},
+            {"discriminator_on": "film"},
+            {"refresh_logits": True},
+            {"memory_policy": "reservoir"},
+            {"norm_on_memory": True},
+        ),
+        preset="paper",
+    ),
+    "steps": Experiment(
+        "execution times of CTN and SCALE with the same numbers of inner and outer steps, one run at a time",
+        streams=PAPER_STREAMS,
+        learners=("ctn", "scale"),
+        cases=grid({"inner_steps+outer_steps": (1, 2)}),
+        seeds=1,
+        alone=True,
+    ),
     "time": Experiment(
         "execution times, one run at a time with nothing beside it", PAPER_STREAMS, PAPER_LEARNERS, alone=True
     ),
@@ -112,8 +158,8 @@ EXPERIMENTS = {
             {
                 "lambda1+lambda2": (1.0, 3.0),
                 "lambda3": (0.03, 0.09, 0.3, 0.9),
-                "inner_lr": (0.001, 0.01, 0.1),
-                "outer_lr": (0.001, 0.01, 0.1),
+                "inner_lr": _RATES,
+                "outer_lr": _RATES,
             }
         ),
         seeds=1,

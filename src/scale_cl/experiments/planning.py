@@ -14,7 +14,7 @@ from scale_cl.experiments.result_index import Finished, Found, identity, must_st
 from scale_cl.files import first_free
 from scale_cl.learners import registry as learners
 from scale_cl.learners.presets import DEFAULT_PRESET
-from scale_cl.plugins import is_reference
+from scale_cl.plugins import is_reference, shown
 from scale_cl.settings import field_names
 from scale_cl.streams import catalog as streams
 from scale_cl.training.config import Config, require_stream, resolve
@@ -124,7 +124,7 @@ def plan(experiments: dict[str, Experiment], request: Request, *, gpu: bool) -> 
 
 def variant(learner: str, case: Case) -> str:
     """`scale memory=100`: a learner and the settings of its case."""
-    return " ".join([learner, *(f"{name}={_text(value)}" for name, value in case.items())])
+    return " ".join([shown(learner), *(f"{name}={_text(value)}" for name, value in case.items())])
 
 
 def _text(value: object) -> str:
@@ -161,7 +161,7 @@ def _config(experiment: Experiment, stream: str, learner: str, case: Case, reque
         if request.tasks > there and request.strict:
             raise ConfigError(f"tasks is {request.tasks}; the {experiment.part} part of {stream} has {there}")
         options["stream.tasks"] = min(request.tasks, there)
-    given, preset = request.assignments, request.preset
+    given, preset = request.assignments, request.preset or experiment.preset
     return resolve(stream=stream, learner=learner, options=options, assignments=given, preset=preset)
 
 

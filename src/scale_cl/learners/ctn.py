@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scale_cl.engine import Batch, Engine, ReplayConfig, Samples
+from scale_cl.engine import Batch, Engine, ReplayConfig, ReplayMemory, Samples
 from scale_cl.errors import ConfigError
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import cross_entropy, cross_entropy_of_parts, softened_divergence
@@ -68,7 +68,7 @@ class Ctn(Learner):
         self.network = engine.network(film=self.controller)
         if c.memory_budget != "task":
             raise ConfigError(f"memory_budget is {c.memory_budget}; CTN needs task, as it divides the slots of each")
-        semantic = min(max(1, round(c.memory * c.semantic)), c.memory - 1)
+        semantic = semantic_slots(c.memory, c.semantic)
         self.memory = engine.memory(
             "memory",
             c.memory - semantic,
@@ -81,7 +81,7 @@ class Ctn(Learner):
     def update(self, batch: Batch) -> None:
         """Inner steps of the base network in each outer step of the controller."""
         c = self.config
-        batch = self.held_out(batch)
+        batch = held_out(self.semantic, batch)
         current = c.replay_current and self.engine.host.ask(lambda: self.memory.available() > 0)
         size = min(c.replay, self.memory.slots)
         sets = iter(self.memory.replay_with(batch, size, times=c.outer_steps * c.inner_steps, current=current))
@@ -91,18 +91,6 @@ class Ctn(Learner):
                 self.inner_step(next(sets), known)
             self.outer_step()
         self.memory.write(batch)
-
-    def held_out(self, batch: Batch) -> Batch:
-        """The first sample goes to the semantic memory; the batch has the one before it instead."""
-        first = batch[:1]
-        if not self.engine.host.ask(lambda: self.semantic.held == 0):
-            kept, previous, rest = self.semantic, self.semantic.latest(), batch[1:]
-            x, y = torch.cat([rest.x, kept.x[previous]]), torch.cat([rest.y, kept.y[previous]])
-            batch = Batch(x, y, torch.cat([rest.task, kept.task[previous]]))
-        elif len(batch) > 1:  # a single sample is all that there is to train on
-            batch = batch[1:]
-        self.semantic.write(first)
-        return batch
 
     def inner_step(self, samples: Samples, known: list[Tensor] | None) -> None:
         """The base network descends CE(batch) + CE(replay) + KL(stored outputs || outputs).
@@ -147,10 +135,8 @@ class Ctn(Learner):
 
     def outer_step(self) -> None:
         """The controller descends the cross-entropy on all semantic samples."""
-        c, own = self.config, self.semantic.open_rows
-        stored = self.semantic.stored[own]
-        own = torch.where(stored, own, own[stored.long().argmax().view(1)])  # the first sample where a slot is free
-        samples = self.semantic.samples(torch.cat([self.semantic.finished(), own]))
+        c = self.config
+        samples = self.semantic.samples(torch.cat([self.semantic.finished(), open_semantic(self.semantic)]))
         loss = cross_entropy(self.network(samples, wrt=self.controller).logits, samples.y)
         gradient = self.controller.weights.gradient(loss)
         with torch.no_grad():
@@ -179,3 +165,28 @@ class Ctn(Learner):
             config.outer_steps * (config.inner_steps + 1),
             copies=1,
         )
+
+
+def semantic_slots(slots: int, share: float) -> int:
+    """How many of a task's slots are semantic memory; at least one is left on each side."""
+    return min(max(1, round(slots * share)), slots - 1)
+
+
+def held_out(semantic: ReplayMemory, batch: Batch) -> Batch:
+    """The first sample goes to the semantic memory; the batch has the one before it instead."""
+    first = batch[:1]
+    if not semantic.host.ask(lambda: semantic.held == 0):
+        previous, rest = semantic.latest(), batch[1:]
+        x, y = torch.cat([rest.x, semantic.x[previous]]), torch.cat([rest.y, semantic.y[previous]])
+        batch = Batch(x, y, torch.cat([rest.task, semantic.task[previous]]))
+    elif len(batch) > 1:  # a single sample is all that there is to train on
+        batch = batch[1:]
+    semantic.write(first)
+    return batch
+
+
+def open_semantic(semantic: ReplayMemory) -> Tensor:
+    """The rows of the open task's semantic samples, always as many: the first sample stands where a slot is free."""
+    own = semantic.open_rows
+    stored = semantic.stored[own]
+    return torch.where(stored, own, own[stored.long().argmax().view(1)])

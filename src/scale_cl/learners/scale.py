@@ -7,13 +7,25 @@ generator P (varphi) turns common features into task-specific ones and is traine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from scale_cl.engine import MEMORY_POLICY, NORM_ON_MEMORY, Batch, Engine, ReplayConfig, Samples
+from scale_cl.engine import (
+    MEMORY_POLICY,
+    NORM_ON_MEMORY,
+    Batch,
+    Engine,
+    Part,
+    ReplayConfig,
+    ReplayMemory,
+    Samples,
+    Weights,
+)
 from scale_cl.learners.learner import Learner, StepSize, Traits, replay_memory
 from scale_cl.losses import cross_entropies, cross_entropy, logit_distance
 from scale_cl.memory import PolicyName
@@ -55,6 +67,7 @@ class ScaleConfig(ReplayConfig):
     discriminator_on: Literal["common", "film"] = setting(
         "common", "features the discriminator sees: the common ones, or those after FiLM"
     )
+    noise: bool = setting(True, "noise as the fake task 0 in equation 8; off: the discriminator sees features only")
     refresh_logits: bool = setting(False, "at task end, store logits of the whole memory, not only of the task's own")
     second_order: bool = setting(False, "outer gradient through the inner step, exactly; off: first order")
     clip: float = setting(0.0, "scale longer inner and outer gradients down to this norm; 0: off (the paper)", low=0)
@@ -72,38 +85,59 @@ class Scale(Learner):
 
     def build(self, engine: Engine) -> None:
         """Declare P, the network f(g(x)), D and the memory M."""
-        c, width = self.config, engine.backbone.feature_width
+        c = self.config
         self.generator = engine.generator(c.film, c.task_embedding, when=c.generator)
         self.network = engine.network(film=self.generator, statistics=c.forward, twice=c.second_order)
-        self.discriminator = engine.part(
-            "discriminator",
-            lambda: Discriminator(width, generator=engine.weights_rng, capacity=engine.capacity),
-            when=c.adversary,
-        )
-        self.memory = replay_memory(engine, c, logits=("class", "task"))
+        self.discriminator, self.memory = self.new_discriminator(engine), self.new_memory(engine)
         self.to_store = engine.record(self.stored_outputs)
+
+    def new_discriminator(self, engine: Engine) -> Part:
+        """D: one for all tasks, with an output per task."""
+        rng, width = engine.weights_rng, engine.backbone.feature_width
+        make = partial(Discriminator, width, generator=rng, capacity=engine.capacity)
+        return engine.part("discriminator", make, when=self.config.adversary)
+
+    def new_memory(self, engine: Engine) -> ReplayMemory:
+        """M, with the logits h and d."""
+        return replay_memory(engine, self.config, logits=("class", "task"))
 
     def update(self, batch: Batch) -> None:
         """Algorithm 1 for one batch: equations 5 and 6, a step on each level of equation 4; equation 8; the memory."""
         c, validates = self.config, self.config.generator or self.config.adversary
-        replay, times = c.replay if c.derpp else 0, c.outer_steps * (c.inner_steps + validates)
-        sets = iter(self.memory.replay_with(batch, replay, times=times))
+        sets = iter(self.sets(batch, validates=validates))
         for _ in range(c.outer_steps):
             theta = self.network.base
             for _ in range(c.inner_steps):
-                train = next(sets)  # T_train
-                loss = self.loss(self.network(train, theta), train)
-                through = c.second_order and c.generator
-                theta = theta.descend(loss, c.inner_lr, clip=c.clip, through=through)  # eq. 5
+                theta = self.inner_step(next(sets), theta)
             if validates:
-                val = next(sets)  # T_val
+                val = next(sets)
                 out = self.network(val, theta, wrt=self.generator)  # serves eq. 6 and eq. 8
-                if c.generator:
-                    self.generator.descend(self.loss(out, val, "outer_"), c.outer_lr, clip=c.clip)  # eq. 6
+                self.outer_step(out, val)
             theta.settle()
         for _ in range(c.discriminator_steps if c.adversary else 0):
-            self.discriminator.descend(self.discriminator_loss(self.seen(out).detach(), val), c.adversarial_lr)  # eq. 8
+            self.discriminator_step(out, val)
         self.memory.write(batch)
+
+    def sets(self, batch: Batch, *, validates: bool) -> Sequence[Samples]:
+        """T_train of each inner step and, if anything validates, T_val of each outer step, in the order of use."""
+        c = self.config
+        times = c.outer_steps * (c.inner_steps + validates)
+        return self.memory.replay_with(batch, c.replay if c.derpp else 0, times=times)
+
+    def inner_step(self, train: Samples, theta: Weights) -> Weights:
+        """Equation 5: trunk and heads after a step on T_train."""
+        c = self.config
+        loss = self.loss(self.network(train, theta), train)
+        return theta.descend(loss, c.inner_lr, clip=c.clip, through=c.second_order and c.generator)
+
+    def outer_step(self, out: Outputs, val: Samples) -> None:
+        """Equation 6: a step of P on T_val, by the base learner after the inner steps."""
+        if self.config.generator:
+            self.generator.descend(self.loss(out, val, "outer_"), self.config.outer_lr, clip=self.config.clip)
+
+    def discriminator_step(self, out: Outputs, val: Samples) -> None:
+        """A step of D on equation 8, on the features of T_val."""
+        self.discriminator.descend(self.discriminator_loss(self.seen(out).detach(), val), self.config.adversarial_lr)
 
     def loss(self, out: Outputs, samples: Samples, stage: str = "") -> Tensor:
         """Equation 3: L_CE + L_DER++ + L_adv."""
@@ -112,8 +146,7 @@ class Scale(Learner):
         l_ce = batch if c.ce == "batch" else batch + replayed if c.ce == "added" else each.mean()
         loss = self.derpp(l_ce, out.logits, replayed, samples, "class", stage)
         if c.adversary and g.requires_grad:  # where FiLM follows g, it is constant for P
-            sign = -1 if c.adversarial == "minus" else 1  # eq. 7: g is to fool D
-            loss = torch.add(loss, self.adversarial_loss(g, samples, stage), alpha=sign * c.lambda3)
+            loss = self.adversarial(loss, g, samples, stage)
         self.engine.log({f"{stage}ce": l_ce, f"{stage}replay": replayed, f"{stage}loss": loss})
         return loss
 
@@ -121,24 +154,27 @@ class Scale(Learner):
         """`loss` + L_DER++ of equations 3 and 8 over the replayed samples, with their cross-entropy `ce`, if any."""
         if samples.rows is None:
             return loss
-        h, exists = self.memory.stored_logits(samples.rows, o.shape[1], kind)
+        h, exists = self.replayed_from(kind, stage).stored_logits(samples.rows, o.shape[1], kind)
         distance = logit_distance(samples.from_memory(o), h, exists)
         if kind == "class":
             self.engine.log({f"{stage}distance": distance})
         loss = torch.add(loss, distance, alpha=self.config.lambda1)
         return torch.add(loss, ce, alpha=self.config.lambda2)
 
-    def adversarial_loss(self, g: Tensor, samples: Samples, stage: str = "") -> Tensor:
-        """L_adv of equations 3 and 7: how well D, which is held fixed, tells the task of features g."""
-        fake = self.config.adversarial == "fake"
-        l_adv = cross_entropy(self.discriminator(g), torch.zeros_like(samples.task) if fake else samples.task + 1)
+    def adversarial(self, loss: Tensor, g: Tensor, samples: Samples, stage: str = "") -> Tensor:
+        """`loss` + L_adv of equations 3 and 7: how well D, which is held fixed, tells the task of features g."""
+        how = self.config.adversarial
+        label = torch.zeros_like(samples.task) if how == "fake" else samples.task + 1
+        l_adv = cross_entropy(self.discriminator(g), label)
         self.engine.log({f"{stage}adversarial": l_adv})
-        return l_adv
+        sign = -1 if how == "minus" else 1  # eq. 7: g is to fool D
+        return torch.add(loss, l_adv, alpha=sign * self.config.lambda3)
 
     def discriminator_loss(self, g: Tensor, val: Samples) -> Tensor:
         """Equation 8: D tells features g by task, and as much noise as task 0; plus L_DER++ on its own outputs."""
-        guess = self.discriminator(torch.cat([g, self.engine.randn(g)]))
-        each = cross_entropies(guess, torch.cat([val.task + 1, torch.zeros_like(val.task)]))
+        noise = self.engine.randn(g) if self.config.noise else g[:0]
+        guess = self.discriminator(torch.cat([g, noise]))
+        each = cross_entropies(guess, torch.cat([val.task + 1, torch.zeros_like(val.task[: len(noise)])]))
         _, replayed = val.means(each[: len(g)])
         loss = self.derpp(each.mean(), guess[: len(g)], replayed, val, "task")
         self.log(discriminator=loss)
@@ -148,20 +184,27 @@ class Scale(Learner):
         """The features that the discriminator sees."""
         return out.common if self.config.discriminator_on == "common" else out.features
 
-    @torch.no_grad()
+    def replayed_from(self, kind: str, stage: str) -> ReplayMemory:
+        """The memory whose samples a loss replays: the one for all."""
+        return self.memory
+
     def task_ended(self, task: int) -> None:
         """Store h of equation 3 and d of equation 8: "the previous model's logits" of the task's samples."""
-        for k in range(len(self.engine.classes)) if self.config.refresh_logits else (task,):
-            rows = self.memory.rows_of(k)
-            if len(rows):
-                logits = self.to_store((len(rows),), rows)
-                self.memory.keep_logits("class", rows, logits["class"][:, : self.engine.classes[k]])
-                if self.discriminator:
-                    self.memory.keep_logits("task", rows, logits["task"][:, : len(self.engine.classes) + 1])
+        self.store(self.memory, task)
 
-    def stored_outputs(self, rows: Tensor) -> dict[str, Tensor]:
+    @torch.no_grad()
+    def store(self, memory: ReplayMemory, task: int) -> None:
+        """Keep the logits of the samples that a memory has of a task that ends, or of all tasks."""
+        for k in range(len(self.engine.classes)) if self.config.refresh_logits else (task,):
+            rows = memory.rows_of(k)
+            if len(rows):
+                widths = {"class": self.engine.classes[k], "task": len(self.engine.classes) + 1}
+                for kind, o in self.to_store((len(rows),), memory.x[rows], memory.task[rows]).items():
+                    memory.keep_logits(kind, rows, o[:, : widths[kind]])
+
+    def stored_outputs(self, x: Tensor, task: Tensor) -> dict[str, Tensor]:
         """Class logits h and task logits d of stored samples, by the weights that predict."""
-        out = self.engine.evaluated(self.memory.x[rows], self.memory.task[rows])
+        out = self.engine.evaluated(x, task)
         return {"class": out.logits} | ({"task": self.discriminator(self.seen(out))} if self.discriminator else {})
 
     @classmethod

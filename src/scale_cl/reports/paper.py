@@ -140,7 +140,7 @@ _SETTINGS: dict[str, dict[str, object]] = {  # equal on all streams; a field tha
         **{"memory_policy": "reservoir", "replay": 64, "adversarial_lr": 0.001},
         **{"lambda1": 1.0, "lambda2": 1.0, "lambda3": 0.03},
         **{"inner_steps": 1, "outer_steps": 1, "discriminator_steps": 1},
-        **{"adversary": True, "derpp": True, "generator": True},
+        **{"adversary": True, "derpp": True, "generator": True, "noise": True},
         **{"ce": "batch", "adversarial": "minus", "film": "branches", "forward": "joint", "discriminator_on": "common"},
     },
 }

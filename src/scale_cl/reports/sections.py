@@ -15,6 +15,7 @@ from typing import Any
 from scale_cl.errors import printable
 from scale_cl.experiments.definitions import JOINT_TRAINING
 from scale_cl.experiments.result_index import ALONE, OFF, RUN, STREAM, config_section, identities
+from scale_cl.plugins import shown
 from scale_cl.reports import paper
 from scale_cl.reports.collection import OWN_IMAGES, Collection, Gap, Run, assignment, distinct, slug
 from scale_cl.reports.seed_statistics import Summary, summarise
@@ -222,7 +223,7 @@ def _labelled(pooled: list[Pool], stream: str) -> list[ResultRow]:
         learner = pool.seeds[0].learner
         siblings = [other.seeds[0].config for other in pooled if other.seeds[0].learner == learner]
         differences = _differences(pool.seeds[0].config, siblings, learner, stream)
-        label = " ".join([printable(learner), *(assignment(*pair) for pair in differences.items())])
+        label = " ".join([printable(shown(learner)), *(assignment(*pair) for pair in differences.items())])
         seeds = tuple(sorted(pool.seeds, key=lambda s: s.seed))
         rows.append(ResultRow(label, learner, differences, tuple(pool.runs), seeds, tuple(pool.timed)))
     labels = [row.label for row in rows]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scale_cl.errors import printable
+from scale_cl.plugins import shown
 from scale_cl.reports import paper
 from scale_cl.reports.sections import ResultRow, Section, learner_rank, main_rows, memory_rows, our_row
 from scale_cl.reports.seed_statistics import PairedTest, holm, paired, smallest_wilcoxon
@@ -61,7 +62,7 @@ def overview_table(parts: Sequence[Section]) -> Table | None:
     plain = {row.learner: row for section in parts for row in section.rows if not row.differences}
     learners = [row.learner for row in sorted(plain.values(), key=learner_rank)]
     columns: list[Column] = [LEARNER]
-    bodies: list[list[TableCell]] = [[TableCell(printable(learner))] for learner in learners]
+    bodies: list[list[TableCell]] = [[TableCell(printable(shown(learner)))] for learner in learners]
     for section in parts:
         rows = [section.find(learner) for learner in learners]
         for measure, arrow in (("acc", "↑"), ("fm", "↓")):

@@ -13,13 +13,11 @@ from scale_cl.errors import ConfigError, DataError
 from scale_cl.streams.assembly import assemble
 from scale_cl.streams.builders import by_domain, permuted, split
 from scale_cl.streams.sources.cifar import CIFAR10, CIFAR100
-from scale_cl.streams.sources.core50 import CORE50, CORE50_CATEGORIES
-from scale_cl.streams.sources.cub import Cub
 from scale_cl.streams.sources.digits import Digits
+from scale_cl.streams.sources.image_layouts import CORE50, CORE50_CATEGORIES, Cub, TinyImageNet
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import Mnist
 from scale_cl.streams.sources.source import Progress, Resizable, Source, data_root
-from scale_cl.streams.sources.tiny_imagenet import TinyImageNet
 from scale_cl.streams.stream import Arrays, Boundaries, Scenario, Stream
 from scale_cl.streams.user_streams import OUTSIDE, describe_outside, is_outside, load_outside, size_outside
 

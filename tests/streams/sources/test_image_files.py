@@ -11,9 +11,7 @@ from PIL import Image
 
 from scale_cl.errors import DataError, StreamError
 from scale_cl.streams import by_domain, load, split
-from scale_cl.streams.sources.core50 import CORE50
-from scale_cl.streams.sources.cub import Cub
-from scale_cl.streams.sources.tiny_imagenet import TinyImageNet
+from scale_cl.streams.sources.image_layouts import CORE50, Cub, TinyImageNet
 
 TINY = TinyImageNet(size=8, classes=3, train_per_class=2, test_per_class=1)
 CUB = Cub(size=8, train=3, test=2)

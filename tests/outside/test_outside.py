@@ -130,7 +130,7 @@ def test_installed_learners_are_listed_by_a_new_process(site: Path, tmp_path: Pa
     for name, line in LINES.items():
         first, row = (words for words in listed.splitlines() if words.startswith(f"{name} "))
         assert first.split(maxsplit=1)[1] == line
-        assert len(row.split()) == 12, "where it applies, its properties and its parameters on two streams"
+        assert len(row.split()) == 13, "where it applies, its properties and its parameters on two streams"
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -239,7 +239,8 @@ def step_count(config: Config) -> int:
     """Training steps of one seed."""
     entry, tasks = streams.entry(config.stream.name), task_count(config)
     epochs = int(getattr(config.learner, "epochs", 1))
-    batch, train = config.run.batch_size, round(config.stream.train_share * entry.train)
+    train = round(config.stream.train_share * entry.train_of(config.stream.part))
+    batch = config.run.batch_size
     if learners.entry(config.learner_name).kind.order == "shuffled":  # batches cross the boundaries of tasks
         return epochs * -(-tasks * train // batch)
     return epochs * tasks * -(-train // batch)

@@ -149,7 +149,9 @@ def test_an_interruption_is_told_and_has_an_exit_code_of_its_own(
     assert finished.err.endswith("stopped; finished runs are kept, and the same command continues\n")
 
 
-@pytest.mark.parametrize("name", ["main", "memory", "ablation", "sensitivity", "time", "search", "claims", "all"])
+@pytest.mark.parametrize(
+    "name", ["main", "memory", "ablation", "sensitivity", "time", "search", "matched", "claims", "all"]
+)
 def test_a_plan_is_shown_for_every_experiment_and_touches_nothing(command: Callable[..., Any], name: str) -> None:
     finished = command("reproduce", name, *DIGITS, "--seeds", "2", "--dry-run")
     assert (finished.code, finished.err) == (0, "")
@@ -170,7 +172,7 @@ def test_a_plan_is_shown_for_every_experiment_and_touches_nothing(command: Calla
         (["main", "--device", "gpu"], "run.device: 'gpu' is not one of auto, cpu"),
         (["main", "--grid", "lr=1"], "--grid is for `reproduce search`, not for 'main'"),
         (["search", "--grid", "iner_lr=1"], "unknown setting 'learner.iner_lr'; did you mean 'inner_lr'?"),
-        (["search", "--streams", "digits", "--learners", "er"], "unknown setting 'learner.lambda1'"),
+        (["search", "--streams", "digits", "--learners", "finetune"], "`search` has no grid for finetune; give one"),
         (["main", "--out", "file"], "file is a file; --out names a directory"),
     ],
 )

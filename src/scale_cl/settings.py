@@ -65,7 +65,7 @@ class Settings:
 
 
 @functools.cache
-def _kinds(cls: type) -> Mapping[str, Any]:
+def _kinds(cls: type[Any]) -> Mapping[str, Any]:
     """The type of each field, evaluated once per class: a search makes thousands of configs."""
     return typing.get_type_hints(cls)
 

@@ -97,10 +97,11 @@ CPU_MILLISECONDS = {
 }
 
 _RATES, _FINE_RATES = (0.01, 0.03, 0.1, 0.2), (0.01, 0.03, 0.05, 0.1, 0.2, 0.3)
-_REPLAY = {"lr": _RATES, "replay": (10, 32, 64), "updates": (1, 2, 3)}
-_ONE_FORWARD = {"forward": ("separate", "joint")}
-_STORED = {**_REPLAY, **_ONE_FORWARD, "logits_from": ("step", "task-end"), "alpha": (0.3, 1.0, 3.0)}
-SEARCH_AXES: dict[str, dict[str, Sequence[object]]] = {  # what is searched of each learner, `POINTS` points of all
+_Axes = dict[str, Sequence[object]]
+_REPLAY: _Axes = {"lr": _RATES, "replay": (10, 32, 64), "updates": (1, 2, 3)}
+_ONE_FORWARD: _Axes = {"forward": ("separate", "joint")}
+_STORED: _Axes = {**_REPLAY, **_ONE_FORWARD, "logits_from": ("step", "task-end"), "alpha": (0.3, 1.0, 3.0)}
+SEARCH_AXES: dict[str, _Axes] = {  # what is searched of each learner, `POINTS` points of all
     "er": {**_REPLAY, "ce": ("added", "together")},  # together: in one forward
     "mir": {**_REPLAY, **_ONE_FORWARD, "candidates": (50, 100)},
     "mer": {**_REPLAY, "ce": ("added", "together"), "reptile_rate": (0.3, 0.6, 1.0)},

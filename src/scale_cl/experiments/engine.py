@@ -155,7 +155,7 @@ def table_lines(plan: ExperimentPlan, experiment: str, done: Finished) -> list[T
         alike.setdefault((cell.config.stream.name, cell.name), []).append(cell)
     made = []
     for cells in alike.values():
-        lanes = {}
+        lanes: dict[tuple[object, int], SeedResult] = {}
         for cell in cells:
             found, order = done.of(cell.key), cell.config.stream.class_order
             lanes |= {(order, seed): found[seed].seed for seed in cell.seeds if seed in found}

@@ -15,9 +15,8 @@ from scale_cl.streams.builders import Order, by_domain, class_permutation, held_
 from scale_cl.streams.sources.cifar import CIFAR10, CIFAR100
 from scale_cl.streams.sources.core50 import CORE50, CORE50_CATEGORIES
 from scale_cl.streams.sources.cub import Cub
-from scale_cl.streams.sources.digits import Digits
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
-from scale_cl.streams.sources.mnist import Mnist
+from scale_cl.streams.sources.mnist import Digits, Mnist
 from scale_cl.streams.sources.source import Progress, Resizable, Source, data_root
 from scale_cl.streams.sources.tiny_imagenet import TinyImageNet
 from scale_cl.streams.stream import Arrays, Boundaries, Scenario, Stream

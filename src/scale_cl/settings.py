@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
 import re
 import types
@@ -24,6 +23,7 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _NONE_WORDS = frozenset({"none", "null", "~"})
 _TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
 _FALSE_WORDS = frozenset({"false", "no", "off", "0"})
+_evaluated: dict[type[Any], dict[str, Any]] = {}  # types of fields, by class
 
 
 class Explained(NamedTuple):
@@ -64,10 +64,11 @@ class Settings:
             object.__setattr__(self, field.name, value)
 
 
-@functools.cache
 def _kinds(cls: type[Any]) -> Mapping[str, Any]:
     """The type of each field, evaluated once per class: a search makes thousands of configs."""
-    return typing.get_type_hints(cls)
+    if cls not in _evaluated:
+        _evaluated[cls] = typing.get_type_hints(cls)
+    return _evaluated[cls]
 
 
 def build(cls: type[S], values: Mapping[str, object], *, section: str = "") -> S:

@@ -256,19 +256,40 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
     if not plan.experiment(name):
         return
     done = finished_results(name, out, gpu=gpu)
-    _print_lines(name, table_lines(plan, name, done))
+    lines = table_lines(plan, name, done)
+    _print_lines(name, lines)
     if EXPERIMENTS[name].part == "search":
         from scale_cl.experiments.search import winners
 
         for winner in winners(plan.experiment(name), done, out):
             counted = f"{winner.finished} of {winner.points} points"
             say(f"best on {winner.stream}, {counted}: ACC {winner.accuracy:.1f}, wrote {winner.config}")
+    if EXPERIMENTS[name].searched:
+        _write_matched(name, lines, out)
     if name == "claims":
         from scale_cl.experiments.claims import measure_claims
 
         for claim in measure_claims(plan.experiment(name), done, out, data):
             say(claim.line)
             say("wrote " + ", ".join(map(str, claim.files)), err=True)
+
+
+def _write_matched(name: str, lines: list[TableLine], out: Path) -> None:
+    """Write the tables of a comparison: what each method reached, what it costs, and paired tests."""
+    from scale_cl.bench.cost import cost_of
+    from scale_cl.reports.matched import MatchedRow, write_matched
+    from scale_cl.streams import catalog
+
+    rows: dict[str, list[MatchedRow]] = {}
+    for line in lines:
+        config, known = line.cells[0].config, line.stream in catalog.ENTRIES
+        say(f"counting what {line.name} on {line.stream} costs", err=True)
+        size, tasks = config.run.batch_size, config.stream.tasks
+        cost = cost_of(config.learner_name, config.learner, line.stream, batch=size, tasks=tasks) if known else None
+        where = line.stream if tasks is None else f"{line.stream}-{tasks}-tasks"
+        rows.setdefault(where, []).append(MatchedRow(line.name, line.lanes, cost, config.as_dict()["learner"]))
+    for where, own in rows.items():
+        say("wrote " + ", ".join(map(str, write_matched(where, own, out / name / where))))
 
 
 def _print_lines(name: str, lines: list[TableLine]) -> None:

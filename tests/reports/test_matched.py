@@ -16,7 +16,7 @@ COST = Cost(60, 60, samples=2048, logits=1024, importances=0, networks=1024)
 
 
 def lane(learner: str, seed: int, acc: float) -> SeedResult:
-    matrix = [[acc, None], [acc - 2, acc + 2]]
+    matrix: list[list[float | None]] = [[acc, None], [acc - 2, acc + 2]]
     return SeedResult("scifar100", learner, seed, {}, ["one", "two"], matrix, 3.0, 0.1)
 
 

@@ -23,6 +23,7 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _NONE_WORDS = frozenset({"none", "null", "~"})
 _TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
 _FALSE_WORDS = frozenset({"false", "no", "off", "0"})
+_evaluated: dict[type[Any], dict[str, Any]] = {}  # types of fields, by class
 
 
 class Explained(NamedTuple):
@@ -57,15 +58,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check every field and store it in its own type (an int given for a float becomes one)."""
-        kinds = typing.get_type_hints(type(self))
+        kinds = _kinds(type(self))
         for field in dataclasses.fields(self):
             value = _checked(kinds[field.name], field.metadata, getattr(self, field.name), field.name)
             object.__setattr__(self, field.name, value)
 
 
+def _kinds(cls: type[Any]) -> Mapping[str, Any]:
+    """The type of each field, evaluated once per class: a search makes thousands of configs."""
+    if cls not in _evaluated:
+        _evaluated[cls] = typing.get_type_hints(cls)
+    return _evaluated[cls]
+
+
 def build(cls: type[S], values: Mapping[str, object], *, section: str = "") -> S:
     """Make a `cls` of named values; `section` is the prefix that errors name the fields with."""
-    kinds = typing.get_type_hints(cls)
+    kinds = _kinds(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     checked = {}
     for name, value in values.items():
@@ -86,7 +94,7 @@ def parse_text(cls: type[Settings], field: str, text: str, *, section: str = "")
     """Turn the text of a command-line value into the field's type, checked."""
     require_field(cls, field, section=section)
     label = _label(section, field)
-    kind = typing.get_type_hints(cls)[field]
+    kind = _kinds(cls)[field]
     limits = next(f.metadata for f in dataclasses.fields(cls) if f.name == field)
     for alternative in _alternatives(kind):
         value = _read_as(alternative, text)
@@ -97,7 +105,7 @@ def parse_text(cls: type[Settings], field: str, text: str, *, section: str = "")
 
 def explain(cfg: Settings) -> list[Explained]:
     """Every setting in order of declaration: name, value in force, default, documentation, legal values."""
-    kinds = typing.get_type_hints(type(cfg))
+    kinds = _kinds(type(cfg))
     return [
         Explained(f.name, getattr(cfg, f.name), f.default, f.metadata.get("doc", ""), _legal(kinds[f.name], f.metadata))
         for f in dataclasses.fields(cfg)

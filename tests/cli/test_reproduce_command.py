@@ -116,6 +116,28 @@ def test_search_writes_a_config_that_run_takes(command: Callable[..., Any]) -> N
     assert (config["learner"]["lr"], config["stream"]["part"]) == (0.1, "continual")
 
 
+def test_a_matched_comparison_takes_what_search_found(command: Callable[..., Any]) -> None:
+    small = ("--streams", "split-digits", "--tasks", "2", "--device", "cpu", *WIDE, "--slots", "1", "--out", "o")
+    Path("o/search").mkdir(parents=True)
+    Path("o/search/split-digits-er.yaml").write_text("learner: {name: er, lr: 0.07, memory_policy: ring}\n")
+    asked = ("reproduce", "matched", *small, "--learners", "er,scale", "--seeds", "200,")
+    plan = command(*asked, "--dry-run").out.splitlines()
+    assert plan[-3] == "settings from o/search/split-digits-er.yaml"
+    assert "on split-digits for scale: preset settings there" in plan[-2]
+    finished = command(*asked)
+    assert finished.code == 0
+    rows = [line.split() for line in finished.out.splitlines() if line.startswith("split-digits")]
+    assert [(row[1], row[-1]) for row in rows] == [("er", "3"), ("scale", "3")]  # three class orders
+    made = [results.read(path).seeds[0].config for path in sorted(Path("o/matched").rglob("er/*/result.json"))]
+    assert [config["stream"]["class_order"] for config in made] == [3, 4, 5]
+    assert {(config["learner"]["lr"], config["learner"]["memory_policy"]) for config in made} == {(0.07, "reservoir")}
+    er, scale = json.loads(Path("o/matched/split-digits-2-tasks.json").read_text())["rows"]
+    assert (er["cost"]["forward"], er["cost"]["backward"]) == (180, 180)
+    assert len(er["acc_difference"]["difference"]["values"]) == 3
+    assert scale["cost"]["logits"] > 0
+    assert Path("o/matched/split-digits-2-tasks.md").read_text().startswith("# split-digits-2-tasks\n")
+
+
 def test_claims_are_measured_alone(command: Callable[..., Any]) -> None:
     finished = command("reproduce", "claims", *DIGITS, *WIDE, "--out", "o")
     assert finished.code == 0
@@ -173,7 +195,7 @@ def test_a_plan_is_shown_for_every_experiment_and_touches_nothing(command: Calla
         (["main", "--device", "gpu"], "run.device: 'gpu' is not one of auto, cpu"),
         (["main", "--grid", "lr=1"], "--grid is for `reproduce search`, not for 'main'"),
         (["search", "--grid", "iner_lr=1"], "unknown setting 'learner.iner_lr'; did you mean 'inner_lr'?"),
-        (["search", "--streams", "digits", "--learners", "er"], "unknown setting 'learner.lambda1'"),
+        (["search", "--streams", "digits", "--learners", "finetune"], "`search` has no grid for finetune; give one"),
         (["main", "--out", "file"], "file is a file; --out names a directory"),
     ],
 )

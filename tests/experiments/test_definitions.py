@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.experiments.definitions import EXPERIMENTS, FAMILIES, chosen, grid
+from scale_cl.experiments.definitions import EXPERIMENTS, FAMILIES, POINTS, SEARCH_AXES, chosen, drawn, grid
 from scale_cl.learners import ScaleConfig
 from scale_cl.learners import registry as learners
 from scale_cl.learners.presets import PRESET_NAMES
-from scale_cl.settings import as_dict, field_names
+from scale_cl.settings import as_dict, build, field_names
 from scale_cl.streams import catalog as streams
 
 
@@ -22,12 +22,15 @@ def test_every_name_in_every_definition_exists() -> None:
         assert set(experiment.bounds) <= set(learners.names())
         assert experiment.preset in (None, *PRESET_NAMES)
         for learner in experiment.learners:
-            known = field_names(learners.config_class(learner))
-            assert all(name in known for case in experiment.cases for name in case)
+            kind = learners.config_class(learner)
+            assert all(name in field_names(kind) for case in experiment.cases for name in case)
+            for case in experiment.grids.get(learner, ()):
+                build(kind, case, section="learner")  # raises ConfigError for an unknown field or a wrong value
 
 
 def test_the_sizes_are_the_papers() -> None:
     sizes = {n: len(e.streams) * (len(e.learners) * len(e.cases) + len(e.bounds)) for n, e in EXPERIMENTS.items()}
+    assert (sizes.pop("search"), sizes.pop("matched")) == (2 * 14, 4 * 14)
     assert sizes == {
         "main": 4 * 6,
         "families": 4 * len(FAMILIES),
@@ -39,10 +42,30 @@ def test_the_sizes_are_the_papers() -> None:
         "departures": 2 * 14,
         "steps": 4 * 2 * 2,
         "time": 4 * 6,
-        "search": 3 * 2 * 4 * 3 * 3,
+        "paper-search": 3 * 2 * 4 * 3 * 3,
         "claims": 4 * 2,
     }
     assert all(EXPERIMENTS[name].seeds == 5 for name in ("main", "memory", "ablation", "sensitivity", "time"))
+
+
+def test_every_learner_of_the_matched_table_gets_as_many_trials() -> None:
+    search, matched = EXPERIMENTS["search"], EXPERIMENTS["matched"]
+    assert set(search.grids) == set(search.learners) == set(matched.learners) | set(matched.bounds)
+    for learner, points in search.grids.items():
+        assert points[0] == {}  # the preset
+        assert len(points) == 1 + POINTS
+        assert len({tuple(point.items()) for point in points}) == 1 + POINTS
+        for axis, values in SEARCH_AXES[learner].items():
+            name = axis.partition("+")[0]
+            assert {point[name] for point in points[1:]} == set(values)
+    few = drawn({"a": (1, 2), "b": (False, True)})
+    assert few == ({}, *grid({"a": (1, 2), "b": (False, True)}))
+
+
+def test_the_matched_table_uses_nothing_that_choices_were_made_on() -> None:
+    matched = EXPERIMENTS["matched"]
+    assert (matched.orders, matched.first_seed) == ((3, 4, 5), 200)
+    assert (matched.seeds_per_order, matched.seeds) == (3, 5)
 
 
 def test_the_ablations_switch_off_one_component_each() -> None:

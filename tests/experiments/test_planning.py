@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.experiments.definitions import EXPERIMENTS, chosen
-from scale_cl.experiments.planning import ExperimentPlan, Request, groups, plan, rerun_command
+from scale_cl.experiments.definitions import EXPERIMENTS, POINTS, chosen
+from scale_cl.experiments.engine import searched_lines
+from scale_cl.experiments.planning import ExperimentCell, ExperimentPlan, Request, groups, plan, rerun_command
 from scale_cl.settings import as_dict
 from tests.experiments.small_runs import made_up
 
@@ -27,7 +28,9 @@ def digits(out: Path, **changes: object) -> Request:
 def test_every_experiment_can_be_planned_on_digits(name: str, tmp_path: Path) -> None:
     made = planned(name, Request(tmp_path, streams=("digits",), seeds=(0,)))
     experiment = EXPERIMENTS[name]
-    assert len(made.runs) == len(experiment.learners) * len(experiment.cases) + len(experiment.bounds)
+    cells = sum(len(experiment.grids.get(learner, experiment.cases)) for learner in experiment.learners)
+    assert len(made.cells) == cells + len(experiment.bounds)
+    assert len(made.runs) == len({cell.key for cell in made.cells})  # of equal ones, one is run
     assert len({run.folder for run in made.runs}) == len(made.runs)
     assert all(run.config.stream.part == experiment.part for run in made.runs)
     assert list(tmp_path.iterdir()) == []
@@ -111,9 +114,9 @@ def test_experiments_planned_together_share_runs(tmp_path: Path) -> None:
     assert "memory/digits/scale-memory=50/seed-0" not in names
     assert "memory/digits/scale-memory=100/seed-0" in names
     assert "ablation/digits/scale/seed-0" not in names
-    assert sum(len(cell.elsewhere) for cell in made.cells) == 7
-    shared = ["families", "memory", "ablation", "sensitivity", "rates", "variants", "departures"]
-    assert [cell.experiment for cell in made.cells if cell.elsewhere] == shared
+    shared = {cell.experiment for cell in made.cells if cell.elsewhere}
+    ours = {"families", "memory", "ablation", "sensitivity", "rates", "variants", "departures"}
+    assert shared == {*ours, "paper-search", "matched"}
 
 
 def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path) -> None:
@@ -128,7 +131,8 @@ def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path)
     with pytest.raises(ConfigError, match="unknown learner 'scal'; did you mean 'scale'"):
         planned("main", digits(tmp_path, learners=("scal",)))
     lenient = planned("all", digits(tmp_path, strict=False))
-    assert {cell.experiment for cell in lenient.cells} == {"main", "families", "memory", "variants", "time"}
+    fit = {"main", "families", "memory", "variants", "time", "search", "matched"}
+    assert {cell.experiment for cell in lenient.cells} == fit
     with pytest.raises(ConfigError, match="nothing to do"):
         plan(chosen("ablation"), digits(tmp_path, strict=False), gpu=False)
 
@@ -149,3 +153,54 @@ def test_a_result_is_found_whichever_preset_gave_its_settings(tmp_path: Path) ->
     assert (first.config.preset, second.config.preset) == ("paper", "paper")
     made_up(first)
     assert planned("main", digits(tmp_path, preset="ours")).runs[0].config.seeds == [1]
+
+
+def test_class_orders_are_cells_of_their_own_with_fresh_seeds(tmp_path: Path) -> None:
+    made = planned("matched", Request(tmp_path, streams=("pmnist", "scifar100"), learners=("er",)), gpu=True)
+    pmnist, *orders = made.cells
+    assert (pmnist.seeds, pmnist.config.stream.class_order) == ((200, 201, 202, 203, 204), "default")
+    assert [cell.config.stream.class_order for cell in orders] == [3, 4, 5]
+    assert [cell.seeds for cell in orders] == [(200, 201, 202)] * 3
+    assert [run.folder.relative_to(tmp_path).as_posix() for run in made.runs] == [
+        "matched/pmnist/er/seeds-200-204",
+        *(f"matched/scifar100-order-{order}/er/seeds-200-202" for order in (3, 4, 5)),
+    ]
+    assert made.runs[1].title == "er on scifar100 order 3, seeds 200 to 202"
+
+
+def test_matched_methods_have_a_uniform_sample_and_what_search_found(tmp_path: Path) -> None:
+    streams = ("pmnist", "scifar10", "sminiimagenet")
+
+    def cells() -> list[ExperimentCell]:
+        made = planned("matched", Request(tmp_path, streams, ("er", "joint"), seeds=(200,)))
+        return [cell for cell in made.cells if cell.config.stream.class_order in ("default", 3)]
+
+    usual = {cell.config.stream.name: cell.config.learner for cell in cells() if cell.config.learner_name == "er"}
+    assert [er.memory_policy for er in usual.values()] == ["reservoir"] * 3  # type: ignore[attr-defined]
+    assert [er.norm_on_memory for er in usual.values()] == [False, True, True]  # type: ignore[attr-defined]
+    said = "no `scale-cl reproduce search` below --out on pmnist for er, joint; on scifar100 for er, joint"
+    assert searched_lines(cells()) == [f"{said}: preset settings there"]
+    (tmp_path / "search").mkdir()
+    for name, lr in (("pmnist-er", 0.2), ("scifar100-er", 0.01), ("sminiimagenet-er", 0.7)):
+        settings = f"learner: {{name: er, lr: {lr}, memory_policy: ring}}"
+        (tmp_path / "search" / f"{name}.yaml").write_text(f"stream: {{name: {name[:-3]}}}\n{settings}\n")
+    found = [cell for cell in cells() if cell.config.learner_name == "er"]
+    assert [cell.config.learner.lr for cell in found] == [0.2, 0.01, 0.01]  # type: ignore[attr-defined]
+    assert {cell.config.learner.memory_policy for cell in found} == {"reservoir"}  # type: ignore[attr-defined]
+    assert [cell.config.stream.name for cell in found] == list(streams)
+    lines = searched_lines(cells())
+    assert lines[:2] == [f"settings from {tmp_path}/search/{name}-er.yaml" for name in ("pmnist", "scifar100")]
+    assert lines[2].endswith("on pmnist for joint; on scifar100 for joint: preset settings there")
+    assert cells()[1].config.learner == usual_joint(tmp_path)
+
+
+def usual_joint(out: Path) -> object:
+    return planned("main", Request(out, ("pmnist",), ("joint",), seeds=(0,))).cells[0].config.learner
+
+
+def test_a_learner_without_a_grid_is_told_to_be_given_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`search` has no grid for finetune; give one: --grid FIELD=A,B"):
+        planned("search", digits(tmp_path, learners=("finetune",)))
+    search = planned("search", digits(tmp_path, learners=("er",), seeds=(0,)))
+    assert len(search.cells) == 1 + POINTS
+    assert {cell.config.learner.memory_policy for cell in search.cells} == {"reservoir"}  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ def asked_for(run: PlannedRun) -> Config:
 
 
 def test_every_run_of_every_experiment_is_repeated_exactly(tmp_path: Path) -> None:
-    for name in ("main", "memory", "ablation", "sensitivity"):
+    for name in ("main", "memory", "ablation", "sensitivity", "matched"):
         preset = "paper" if name == "ablation" else None
         request = Request(tmp_path, ("digits",), seeds=(0, 3), tasks=2, device="cpu", threads=2, preset=preset)
         for run in plan(chosen(name), request, gpu=name == "memory").runs:

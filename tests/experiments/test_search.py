@@ -55,7 +55,7 @@ def test_the_winner_is_a_config_for_the_continual_run(tmp_path: Path) -> None:
         case = run.config.learner
         made_up(run, acc=80.0 if (case.lr, case.replay) == (0.1, 5) else 60.0)  # type: ignore[attr-defined]
     (winner,) = winners(made.cells, scan(tmp_path), tmp_path)
-    assert winner.case == {"lr": 0.1, "replay": 5}
+    assert winner.case == {"memory_policy": "reservoir", "lr": 0.1, "replay": 5}
     assert (winner.accuracy, winner.finished, winner.points) == (80.0, 4, 4)
     best = resolve(file=winner.config)
     assert (best.stream.name, best.stream.part, best.learner_name) == ("digits", "continual", "er")
@@ -70,7 +70,7 @@ def test_a_point_that_did_not_finish_for_all_seeds_is_a_gap_and_cannot_win(tmp_p
         if run.config.learner.lr == 0.01 or run.config.run.seed == 0:  # type: ignore[attr-defined]
             made_up(run, acc=50.0 if run.config.learner.lr == 0.01 else 99.0)  # type: ignore[attr-defined]
     (winner,) = winners(made.cells, scan(tmp_path), tmp_path)
-    assert winner.case == {"lr": 0.01, "replay": 5}  # the first of equals
+    assert winner.case == {"memory_policy": "reservoir", "lr": 0.01, "replay": 5}  # the first of equals
     assert "2 of 4 points" in winner.config.read_text()
     ranking = json.loads(winner.config.with_suffix(".json").read_text())
     assert [point["acc"] for point in ranking["points"]] == [50.0, 50.0, None, None]

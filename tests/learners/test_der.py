@@ -118,3 +118,25 @@ def test_stored_logits_stay_where_they_are_when_the_room_for_them_grows() -> Non
 def test_settings_out_of_range_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         DerppConfig(**values)
+
+
+def test_one_forward_for_batch_and_replay_differs_only_in_batch_statistics() -> None:
+    for spec, same in ((SPLIT, True), (IMAGE, False)):
+        both = (DerppConfig(memory=5, replay=3, updates=2, forward=f) for f in ("separate", "joint"))
+        one, other = (teach(Derpp(spec, config, seed=2), n=5).network.base.tensors for config in both)
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(one, other, strict=True)) == same
+
+
+def test_logits_of_task_end_are_those_of_the_network_that_learnt_the_task() -> None:
+    config = DerppConfig(memory=5, replay=3, logits_from="task-end")
+    learner = teach(Derpp(SPLIT, config, seed=2), tasks=1, n=5)
+    rows = learner.memory.rows_of(0)
+    expected = learner.engine.evaluated(learner.memory.x[rows], learner.memory.task[rows]).logits[:, :3]
+    torch.testing.assert_close(learner.memory.stored_logits(rows, 3)[0], expected)
+    learner.begin_task(TaskInfo("next", 4))
+    assert "distance" in learner.observe(*batch(SPLIT, 4))
+    assert torch.equal(learner.memory.stored_logits(rows, 3)[0], expected)
+    with pytest.raises(ConfigError, match="this stream has no ends of tasks"):
+        Derpp(InputSpec((6,), None, "domain", boundaries=False), config)
+    with pytest.raises(ConfigError, match="no replay_current"):
+        Derpp(SPLIT, DerppConfig(logits_from="task-end", replay_current=True))

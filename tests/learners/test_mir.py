@@ -74,6 +74,13 @@ def test_with_as_many_candidates_as_replays_it_is_er() -> None:
         torch.testing.assert_close(mir.net.base_parameters()[name], p, rtol=1e-4, atol=1e-6)
 
 
+def test_one_forward_for_batch_and_replay_differs_only_in_batch_statistics() -> None:
+    for spec, same in ((SPLIT, True), (IMAGE, False)):
+        both = (MirConfig(memory=5, replay=3, candidates=6, updates=2, forward=f) for f in ("separate", "joint"))
+        one, other = (teach(Mir(spec, config, seed=2), n=5).network.base.tensors for config in both)
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(one, other, strict=True)) == same
+
+
 def test_what_suffers_most_is_replayed() -> None:
     learner = Mir(SPLIT, MirConfig(replay=1, candidates=8, updates=1, lr=1.0))
     teach(learner, tasks=1, n=8)

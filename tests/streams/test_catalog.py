@@ -68,9 +68,10 @@ def check_protocol(name: str, arrays: Arrays) -> None:
     assert [len(part) for part in parts] == [n for n in (row.search, row.continual) if n]
     tasks = [task for part in parts for task in part.tasks]
     for task, same in zip(tasks, whole.tasks, strict=True):
-        assert task.name == same.name
-        assert torch.equal(task.train, same.train)
+        assert (task.name, task.classes) == (same.name, same.classes)
         assert len(task.classes) == row.classes
+    for task, same in zip(parts[-1].tasks, whole.tasks[row.search :], strict=True):
+        assert torch.equal(task.train, same.train)
         assert len(set(task.train.tolist())) == len(task.train) == row.train
         assert len(set(task.test.tolist())) == len(task.test) == row.test
     assert len({task.name for task in tasks}) == row.search + row.continual
@@ -145,8 +146,53 @@ def test_the_class_order_is_the_stream_s_own_unless_another_is_asked_for() -> No
     assert first_classes("scifar10", class_order=0) != ["c00", "c01", "c02", "c03"]
     assert first_classes("scifar100") == first_classes("scifar100", class_order=0) == permuted(0)
     assert first_classes("sminiimagenet") == permuted(0)
-    assert first_classes("sminiimagenet", class_order=7) == permuted(7)
+    assert first_classes("sminiimagenet", class_order=2) == permuted(2)
     assert first_classes("scifar100", class_order="natural") == [f"c{i:02}" for i in range(10)]
+
+
+def test_orders_from_three_on_never_report_the_classes_of_the_search_tasks() -> None:
+    arrays = synthetic("scifar100")
+
+    def classes(part: Any, order: int) -> list[str]:
+        stream = streams.build("scifar100", arrays, part=part, class_order=order)
+        return [name for task in stream.tasks for name in task.classes]
+
+    kept, usual = classes("search", 0), classes("continual", 0)
+    found = [classes("continual", order) for order in (3, 4, 5)]
+    for order, own in zip((3, 4, 5), found, strict=True):
+        assert classes("search", order) == kept
+        assert own == [usual[i] for i in np.random.RandomState(order).permutation(85)]
+    assert len({tuple(own) for own in [usual, *found]}) == 4
+    scifar10 = streams.build("scifar10", synthetic("scifar10"), class_order=3)  # it has no search tasks
+    assert [c for t in scifar10.tasks for c in t.classes] == [
+        f"c{i:02}" for i in np.random.RandomState(3).permutation(10)
+    ]
+
+
+@pytest.mark.parametrize("name", ["scifar100", "sminiimagenet", "pmnist", "digits"])
+def test_search_tasks_score_training_images_that_they_do_not_learn(name: str) -> None:
+    arrays = synthetic(name)
+    whole, search = (streams.build(name, arrays, seed=1, part=part) for part in ("all", "search"))
+    split = bool(catalog.entry(name).classes_per_task)
+    scored = len(search.tasks[0].test)
+    assert len(search.arrays.x_test) == len(search) * scored
+    assert scored == {"scifar100": 500, "sminiimagenet": 480, "pmnist": 1000, "digits": 300}[name]
+    for k, task in enumerate(search.tasks):
+        same, n = whole.tasks[k], len(task.train)
+        assert n == catalog.entry(name).train_of("search") == len(same.train) - scored * split
+        learnt = search.arrays.y_train[task.train]
+        assert torch.equal(learnt, arrays.y_train[same.train[:n]])  # the first of the task, as they arrive
+        if split:
+            assert torch.equal(search.arrays.y_test[task.test], arrays.y_train[same.train[n:]])
+
+
+def test_no_test_image_of_digits_is_scored_in_search() -> None:
+    arrays, search = streams.load_arrays("digits"), streams.load("digits", part="search")
+    known, tested = ({x.numpy().tobytes() for x in part} for part in (arrays.x_train, arrays.x_test))
+    for task in search.tasks:
+        scored = {x.numpy().tobytes() for x in search.arrays.x_test[task.test]}
+        assert scored <= known - tested
+        assert not scored & {x.numpy().tobytes() for x in search.arrays.x_train[task.train]}
 
 
 def test_all_twenty_tasks_of_cifar_100_are_class_incremental_in_an_order_of_each_seed() -> None:

@@ -65,9 +65,14 @@ def bench_data(name: str, root: Path | None, *, synthetic: bool = False) -> Benc
     return BenchData(name, _noise(name), "synthetic")
 
 
+def shape_of(name: str) -> tuple[tuple[int, ...], int]:
+    """The shape of a sample of a stream of the catalog, and the number of its classes."""
+    return _SHAPES[streams.source_of(name).name]
+
+
 def _noise(name: str) -> Arrays:
     entry = streams.entry(name)
-    shape, classes = _SHAPES[entry.source]
+    shape, classes = shape_of(name)
     of_task = entry.classes_per_task or classes
     sizes = (entry.tasks * entry.train if entry.by_domain else entry.train, entry.test)
     train, test = (_noise_of_classes(shape, classes, -(-samples // of_task)) for samples in sizes)

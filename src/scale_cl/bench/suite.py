@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from scale_cl import files
 from scale_cl.bench.conditions import Clock, Conditions, bench_data
+from scale_cl.bench.cost import cost_row
 from scale_cl.bench.growth import growth
 from scale_cl.bench.steps import step_times, stream_times, throughput
 from scale_cl.errors import ResultError
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 SCHEMA = "scale-cl/bench/1"
 BenchEntry = dict[str, Any]
 Rows = list[dict[str, Any]]
-PARTS = ("steps", "streams", "seeds", "growth")
-_MAIN = ("scale", "er")  # measured in the parts `streams`, `seeds` and `growth` unless others are named
+PARTS = ("steps", "streams", "seeds", "growth", "cost")
+_MAIN = ("scale", "er")  # measured in all parts but `steps` unless others are named
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,11 @@ def measure(
                 for learner in main:
                     counts, steps = list(settings.seeds), settings.seed_steps
                     rows += throughput(given, learner, how, counts=counts, steps=steps)
-            else:
+            elif part == "growth":
                 for learner in main:
                     rows += growth(given, learner, how, tasks=settings.grow_to)
+            else:
+                rows += [cost_row(learner, name, batch=settings.batch_size) for learner in main]
     return entry
 
 
@@ -159,6 +162,8 @@ def figures(entry: BenchEntry) -> dict[str, float]:
     for row in entry.get("growth", []):
         found[f"step of {_who(row)} after {row['tasks']} tasks, ms"] = row["step_ms"]
         found[f"state of {_who(row)} after {row['tasks']} tasks, MiB"] = row["state_bytes"] / 2**20
+    for row in entry.get("cost", []):
+        found[f"cost of {_who(row)}, images per batch"] = row["images"]
     return found
 
 
@@ -221,9 +226,20 @@ def _growth(axes: Axes, rows: Rows) -> None:
     axes.legend()
 
 
+def _cost(axes: Axes, rows: Rows) -> None:
+    names = [f"{row['learner']}, {row['stream']}" for row in rows][::-1]
+    forward = [row["forward"] for row in rows][::-1]
+    axes.barh(names, forward, color="tab:blue", label="forward")
+    axes.barh(names, [2 * r["backward"] for r in rows][::-1], left=forward, color="tab:orange", label="2 x backward")
+    axes.set(xlabel="images per batch", title="cost")
+    axes.legend()
+
+
 def _by_learner(rows: Rows) -> list[tuple[str, Rows]]:
     labels = dict.fromkeys(f"{row['learner']}, {row['stream']}" for row in rows)
     return [(label, [row for row in rows if f"{row['learner']}, {row['stream']}" == label]) for label in labels]
 
 
-_PANELS: dict[str, Callable[[Any, Rows], None]] = dict(zip(PARTS, (_steps, _streams, _seeds, _growth), strict=True))
+_PANELS: dict[str, Callable[[Any, Rows], None]] = dict(
+    zip(PARTS, (_steps, _streams, _seeds, _growth, _cost), strict=True)
+)

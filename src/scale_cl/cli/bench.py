@@ -1,4 +1,4 @@
-"""`scale-cl bench`: step times against the floor, whole streams, seeds side by side, and growth with tasks."""
+"""`scale-cl bench`: step times against the floor, whole streams, seeds side by side, growth with tasks, cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     pass
 
 _HISTORY = Path("benchmarks") / "history.jsonl"
-_PARTS = ("steps", "streams", "seeds", "growth")
+_PARTS = ("steps", "streams", "seeds", "growth", "cost")
 
 
 def bench(
@@ -126,6 +126,11 @@ def _lines(entry: dict[str, Any]) -> list[str]:
     for row in entry.get("growth", []):
         size = f"{row['bytes_per_task'] / 1024:.1f} KiB per task, {row['unexplained_bytes']} bytes unexplained"
         lines.append(f"growth  {_who(row)}  {row['tasks']} tasks  step x {row['ratio']:.2f}  {size}")
+    for row in entry.get("cost", []):
+        kept = {kind: f"{row[kind] / 1024:.0f} KiB" for kind in ("samples", "logits", "importances", "networks")}
+        passed = f"{row['forward']:.1f} forward + 2 x {row['backward']:.1f} backward = {row['images']:.1f} images"
+        kinds = ", ".join(f"{kind} {size}" for kind, size in kept.items())
+        lines.append(f"cost    {row['learner']} on {row['stream']}  {passed} per batch  {kinds}")
     return lines
 
 

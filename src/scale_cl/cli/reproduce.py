@@ -28,7 +28,7 @@ def reproduce(
         str,
         typer.Argument(
             help="main, families, memory, ablation, sensitivity, rates, variants, departures, steps, time, search, "
-            "claims, all."
+            "paper-search, matched, claims, all."
         ),
     ],
     streams: Annotated[
@@ -93,8 +93,8 @@ def reproduce(
         raise OutputInUseError(f"{out} is a file; --out names a directory")
     if grid and experiment != "search":
         raise ConfigError(f"--grid is for `reproduce search`, not for {experiment!r}")
-    named = _names("learners", learners)
-    grids = [read_grid(grid, name) for name in named or definitions.EXPERIMENTS["search"].learners] if grid else []
+    named = _names("learners", learners) or (definitions.GRID_LEARNERS if grid else None)
+    grids = [read_grid(grid, name) for name in named or ()] if grid else []
     request = planning.Request(
         out=out,
         streams=_names("streams", streams),
@@ -168,7 +168,8 @@ def _show(plan: ExperimentPlan, *, slots: int, gpu: bool, out: Path, to_stderr: 
     from rich.console import Console
     from rich.table import Table
 
-    from scale_cl.experiments.planning import step_count, total_seconds
+    from scale_cl.experiments.engine import searched_lines
+    from scale_cl.experiments.planning import step_count, stream_and_order, total_seconds
 
     table = Table("experiment", "stream", "learner", box=None, pad_edge=False)
     for heading in ("seeds", "done", "to run", "steps", "about"):
@@ -177,9 +178,11 @@ def _show(plan: ExperimentPlan, *, slots: int, gpu: bool, out: Path, to_stderr: 
         to_run = sum(len(run.config.seeds) for run in cell.runs)
         expected = clock(total_seconds(cell.runs, slots=1, gpu=gpu)) if cell.runs else "-"
         numbers = [len(cell.seeds), len(cell.done), to_run, step_count(cell.config)]
-        table.add_row(cell.experiment, cell.config.stream.name, cell.name, *map(str, numbers), expected)
+        table.add_row(cell.experiment, stream_and_order(cell.config), cell.name, *map(str, numbers), expected)
     console = Console(stderr=to_stderr, soft_wrap=True)
     console.print(table)
+    for line in searched_lines(plan.cells):
+        say(line, err=to_stderr)
     elsewhere = sum(len(cell.elsewhere) for cell in plan.cells)
     shared = f", {elsewhere} shared with an earlier experiment" if elsewhere else ""
     seconds = total_seconds(plan.runs, slots=slots, gpu=gpu)
@@ -248,18 +251,22 @@ class _Progress:
 
 def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, gpu: bool) -> None:
     """Print the numbers of an experiment, and write what follows from them."""
+    from scale_cl.experiments.definitions import EXPERIMENTS
     from scale_cl.experiments.engine import finished_results, table_lines
 
     if not plan.experiment(name):
         return
     done = finished_results(name, out, gpu=gpu)
-    _print_lines(name, table_lines(plan, name, done))
-    if name == "search":
+    lines = table_lines(plan, name, done)
+    _print_lines(name, lines)
+    if EXPERIMENTS[name].part == "search":
         from scale_cl.experiments.search import winners
 
         for winner in winners(plan.experiment(name), done, out):
             counted = f"{winner.finished} of {winner.points} points"
             say(f"best on {winner.stream}, {counted}: ACC {winner.accuracy:.1f}, wrote {winner.config}")
+    if EXPERIMENTS[name].searched:
+        _write_matched(name, lines, out)
     if name == "claims":
         from scale_cl.experiments.claims import measure_claims
 
@@ -268,12 +275,30 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
             say("wrote " + ", ".join(map(str, claim.files)), err=True)
 
 
+def _write_matched(name: str, lines: list[TableLine], out: Path) -> None:
+    """Write the tables of a comparison: what each method reached, what it costs, and paired tests."""
+    from scale_cl.bench.cost import cost_of
+    from scale_cl.reports.matched import MatchedRow, write_matched
+    from scale_cl.streams import catalog
+
+    rows: dict[str, list[MatchedRow]] = {}
+    for line in lines:
+        config, known = line.cells[0].config, line.stream in catalog.ENTRIES
+        say(f"counting what {line.name} on {line.stream} costs", err=True)
+        size, tasks = config.run.batch_size, config.stream.tasks
+        cost = cost_of(config.learner_name, config.learner, line.stream, batch=size, tasks=tasks) if known else None
+        where = line.stream if tasks is None else f"{line.stream}-{tasks}-tasks"
+        rows.setdefault(where, []).append(MatchedRow(line.name, line.lanes, cost, config.as_dict()["learner"]))
+    for where, own in rows.items():
+        say("wrote " + ", ".join(map(str, write_matched(where, own, out / name / where))))
+
+
 def _print_lines(name: str, lines: list[TableLine]) -> None:
     from scale_cl.experiments.definitions import EXPERIMENTS
 
     say(f"{name}: {EXPERIMENTS[name].line}")
     rows = [("stream", "learner", "ACC", "FM", "seconds", "seeds")]
-    rows += [(line.cell.config.stream.name, line.cell.name, *line.values) for line in lines]
+    rows += [(line.stream, line.name, *line.values) for line in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())

@@ -6,9 +6,11 @@ upper bound, and how long a step of each takes.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scale_cl.errors import ConfigError
 from scale_cl.settings import suggest
@@ -24,8 +26,15 @@ class Experiment:
     streams: tuple[str, ...]
     learners: tuple[str, ...]
     cases: tuple[Case, ...] = ({},)  # every learner runs once per case
+    grids: Mapping[str, tuple[Case, ...]] = field(default_factory=dict)  # if given: cases of each learner's own
     bounds: tuple[str, ...] = ()  # learners that run once, for comparison, with the paper's settings
+    everywhere: Case = field(default_factory=dict)  # settings of all learners that have them
+    on_images: Case = field(default_factory=dict)  # likewise, on streams of colour images
+    searched: bool = False  # learners have the settings that a search has found, where its files are
     seeds: int = 5
+    first_seed: int = 0
+    orders: tuple[int, ...] = ()  # class orders, each with `seeds_per_order` seeds, where tasks differ in their classes
+    seeds_per_order: int = 3
     part: str = "continual"
     preset: str | None = None  # the learners' settings, unless the user names others; None: the recommended ones
     alone: bool = False  # its times count: one seed per run, one run at a time, nothing beside it
@@ -39,7 +48,15 @@ def grid(fields: Mapping[str, Sequence[object]]) -> tuple[Case, ...]:
     return tuple({k: v for part in point for k, v in part.items()} for point in itertools.product(*axes))
 
 
-_RATES = (0.001, 0.01, 0.1)  # of alpha and beta in the supplement's grid
+def drawn(fields: Mapping[str, Sequence[object]]) -> tuple[Case, ...]:
+    """The preset and `POINTS` points of a grid, always the same ones: all learners get as many trials."""
+    points = grid(fields)
+    ranked = sorted(points, key=lambda point: hashlib.sha256(json.dumps(point, sort_keys=True).encode()).digest())
+    return {}, *(point for point in points if point in ranked[:POINTS])
+
+
+POINTS = 36
+_PAPER_RATES = (0.001, 0.01, 0.1)  # of alpha and beta in the supplement's grid
 PAPER_STREAMS = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 PAPER_LEARNERS = ("gem", "mer", "mir", "er", "ctn", "scale")
 FAMILIES = (  # systems that the paper names: regularisation, structure, and memory with some that it runs
@@ -86,6 +103,55 @@ CPU_MILLISECONDS = {
     "finetune": (1, 20, 120),
 }
 
+_RATES, _FINE_RATES = (0.01, 0.03, 0.1, 0.2), (0.01, 0.03, 0.05, 0.1, 0.2, 0.3)
+_Axes = dict[str, Sequence[object]]
+_REPLAY: _Axes = {"lr": _RATES, "replay": (10, 32, 64), "updates": (1, 2, 3)}
+_ONE_FORWARD: _Axes = {"forward": ("separate", "joint")}
+_STORED: _Axes = {**_REPLAY, **_ONE_FORWARD, "logits_from": ("step", "task-end"), "alpha": (0.3, 1.0, 3.0)}
+SEARCH_AXES: dict[str, _Axes] = {  # what is searched of each learner, `POINTS` points of all
+    "er": {**_REPLAY, "ce": ("added", "together")},  # together: in one forward
+    "mir": {**_REPLAY, **_ONE_FORWARD, "candidates": (50, 100)},
+    "mer": {**_REPLAY, "ce": ("added", "together"), "reptile_rate": (0.3, 0.6, 1.0)},
+    "gem": {"lr": _RATES, "updates": (1, 2, 3), "margin": (0.0, 0.5, 1.0)},
+    "agem": {"lr": _RATES, "updates": (1, 2, 3), "replay": (64, 128, 256)},
+    "der": _STORED,
+    "derpp": {**_STORED, "beta": (0.5, 1.0)},
+    "hal": {**_REPLAY, "anchoring": (0.1, 0.3, 1.0)},
+    "icarl": {**_REPLAY, "distillation": (0.3, 1.0, 3.0)},
+    "ctn": {
+        "inner_lr": (0.01, 0.03, 0.1),
+        "outer_lr": (0.01, 0.05, 0.1),
+        "replay": (10, 20, 40),
+        "inner_steps": (1, 2),
+        "outer_steps": (1, 2),
+        "distillation": (30.0, 100.0, 300.0),
+        "reuse_batch+stored_in_training": (False, True),
+    },
+    "scale": {
+        "inner_lr": (0.01, 0.03, 0.1),
+        "outer_lr": (0.01, 0.05, 0.1),
+        "replay": (10, 32, 64),
+        "inner_steps": (1, 2),
+        "outer_steps": (1, 2),
+        "lambda1+lambda2": (1.0, 3.0),
+        "lambda3": (0.03, 0.09, 0.3),
+    },
+    "acl": {
+        "lr": (0.001, 0.003, 0.01, 0.03),
+        "discriminator_lr": (0.0001, 0.001, 0.01),
+        "shared_steps": (1, 3, 5),
+        "adversarial": (0.005, 0.05, 0.2),
+        "orthogonal": (0.03, 0.1, 0.3),
+    },
+    "independent": {"lr": _FINE_RATES, "updates": (1, 2, 3, 4, 5, 6)},
+    "joint": {"lr": _FINE_RATES, "epochs": (1, 2, 3, 5, 7, 10)},
+}
+SEARCH_STREAMS = ("pmnist", "scifar100")
+IMAGES_SEARCHED_ON = "scifar100"  # for all streams of colour images; another stream is searched on its own tasks
+GRID_LEARNERS = ("scale",)  # searched over a grid from the command line, if none is named
+UNIFORM_SAMPLE: Case = {"memory_policy": "reservoir"}
+NORM_ON_MEMORY: Case = {"norm_on_memory": True}
+
 EXPERIMENTS = {
     "main": Experiment("accuracy and forgetting of all methods", PAPER_STREAMS, PAPER_LEARNERS),
     "families": Experiment("regularisation, structure and memory in one pass", PAPER_STREAMS, FAMILIES),
@@ -112,7 +178,7 @@ EXPERIMENTS = {
         "SCALE over its learning rates alpha, beta and mu",
         streams=("scifar100",),
         learners=("scale",),
-        cases=grid({"inner_lr": _RATES, "outer_lr": _RATES, "adversarial_lr": (0.0001, 0.001, 0.01)}),
+        cases=grid({"inner_lr": _PAPER_RATES, "outer_lr": _PAPER_RATES, "adversarial_lr": (0.0001, 0.001, 0.01)}),
     ),
     "variants": Experiment(
         "SCALE, and SCALE with one of its choices made otherwise",
@@ -151,19 +217,39 @@ EXPERIMENTS = {
         "execution times, one run at a time with nothing beside it", PAPER_STREAMS, PAPER_LEARNERS, alone=True
     ),
     "search": Experiment(
-        "hyper-parameter grid, on the tasks reserved for search",
+        "a grid of equal size for each learner, on held-out training images of the tasks reserved for search",
+        streams=SEARCH_STREAMS,
+        learners=tuple(SEARCH_AXES),
+        grids={learner: drawn(axes) for learner, axes in SEARCH_AXES.items()},
+        everywhere=UNIFORM_SAMPLE,
+        on_images=NORM_ON_MEMORY,
+        seeds=1,
+        part="search",
+    ),
+    "paper-search": Experiment(
+        "the grid of the paper's supplement for SCALE, on the tasks reserved for search",
         streams=("pmnist", "scifar100", "sminiimagenet"),
-        learners=("scale",),
+        learners=GRID_LEARNERS,
         cases=grid(
             {
                 "lambda1+lambda2": (1.0, 3.0),
                 "lambda3": (0.03, 0.09, 0.3, 0.9),
-                "inner_lr": _RATES,
-                "outer_lr": _RATES,
+                "inner_lr": _PAPER_RATES,
+                "outer_lr": _PAPER_RATES,
             }
         ),
         seeds=1,
         part="search",
+    ),
+    "matched": Experiment(
+        "all methods with a uniform sample, batch norm measured on it, and what their search has found",
+        streams=PAPER_STREAMS,
+        learners=tuple(SEARCH_AXES),
+        everywhere=UNIFORM_SAMPLE,
+        on_images=NORM_ON_MEMORY,
+        searched=True,
+        first_seed=200,
+        orders=(3, 4, 5),
     ),
     "claims": Experiment(
         "parameters and their growth, the adversary's cost, and the alignment of features with and without it",

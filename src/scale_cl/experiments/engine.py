@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scale_cl.experiments.definitions import EXPERIMENTS
 from scale_cl.experiments.result_index import Finished, scan
-from scale_cl.results import RunResult, percent
+from scale_cl.results import SeedResult, percent
 
 if TYPE_CHECKING:  # the processes of an engine import this module before torch
     from scale_cl.experiments.planning import ExperimentCell, ExperimentPlan, PlannedRun
@@ -107,20 +107,30 @@ def _gpus(device: str) -> list[str]:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A cell of an experiment with its finished seeds."""
+    """The cells of an experiment that differ only in their class order, with their finished seeds."""
 
-    cell: ExperimentCell
-    result: RunResult | None  # None: no seed has finished
+    cells: tuple[ExperimentCell, ...]
+    lanes: dict[tuple[object, int], SeedResult]  # by class order and seed
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self.cells[0].config.stream.name
+
+    @property
+    def name(self) -> str:
+        """The learner and the settings of its case."""
+        return self.cells[0].name
 
     @property
     def values(self) -> tuple[str, str, str, str]:
-        """ACC, FM, training seconds per seed, and the number of finished seeds."""
-        if self.result is None:
-            return "-", "-", "-", f"0 of {len(self.cell.seeds)}"
-        seconds = [seed.seconds_train for seed in self.result.seeds]
-        acc, fm = (percent(self.result.values(measure)) for measure in ("acc", "fm"))
-        there, asked = len(seconds), len(self.cell.seeds)
-        return acc, fm, percent(seconds), str(there) if there == asked else f"{there} of {asked}"
+        """ACC, FM, training seconds per seed, and the number of finished seeds, those of all class orders."""
+        there, asked = len(self.lanes), sum(len(cell.seeds) for cell in self.cells)
+        if not there:
+            return "-", "-", "-", f"0 of {asked}"
+        columns = ([getattr(lane, m) for lane in self.lanes.values()] for m in ("acc", "fm", "seconds_train"))
+        acc, fm, seconds = (percent(column) for column in columns)
+        return acc, fm, seconds, str(there) if there == asked else f"{there} of {asked}"
 
 
 def execute_plan(plan: ExperimentPlan, engine: Engine, *, slots: int, listener: Listener) -> None:
@@ -140,9 +150,31 @@ def finished_results(experiment: str, out: Path, *, gpu: bool) -> Finished:
 
 def table_lines(plan: ExperimentPlan, experiment: str, done: Finished) -> list[TableLine]:
     """The numbers of an experiment as they are on disk now."""
-    made = []
+    alike: dict[tuple[str, str], list[ExperimentCell]] = {}
     for cell in plan.experiment(experiment):
-        found = done.of(cell.key)
-        seeds = tuple(found[seed].seed for seed in cell.seeds if seed in found)
-        made.append(TableLine(cell, RunResult(seeds) if seeds else None))
+        alike.setdefault((cell.config.stream.name, cell.name), []).append(cell)
+    made = []
+    for cells in alike.values():
+        lanes: dict[tuple[object, int], SeedResult] = {}
+        for cell in cells:
+            found, order = done.of(cell.key), cell.config.stream.class_order
+            lanes |= {(order, seed): found[seed].seed for seed in cell.seeds if seed in found}
+        made.append(TableLine(tuple(cells), lanes))
     return made
+
+
+def searched_lines(cells: Sequence[ExperimentCell]) -> list[str]:
+    """Where the settings of learners come from that a search should have found: a line per file, one for all gaps."""
+    from scale_cl.experiments.planning import searched_on  # which imports torch
+
+    asked = [cell for cell in cells if EXPERIMENTS[cell.experiment].searched]
+    files = list(dict.fromkeys(cell.found for cell in asked if cell.found is not None))
+    lines = [f"settings from {file}" for file in files]
+    gaps: dict[str, dict[str, None]] = {}
+    for cell in asked:
+        if cell.found is None:
+            gaps.setdefault(searched_on(cell.config.stream.name), {})[cell.config.learner_name] = None
+    if gaps:
+        missing = "; ".join(f"on {stream} for {', '.join(learners)}" for stream, learners in gaps.items())
+        lines.append(f"no `scale-cl reproduce search` below --out {missing}: preset settings there")
+    return lines

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scale_cl.errors import ConfigError
-from scale_cl.experiments.definitions import CPU_MILLISECONDS, Case, Experiment
+from scale_cl.experiments.definitions import CPU_MILLISECONDS, IMAGES_SEARCHED_ON, Case, Experiment
 from scale_cl.experiments.result_index import Finished, Found, identity, must_stay, scan
 from scale_cl.files import first_free
 from scale_cl.learners import registry as learners
@@ -21,6 +21,7 @@ from scale_cl.training.config import Config, require_stream, resolve
 from scale_cl.training.run_directory import RunDirectory
 
 HIDDEN = ".runs"
+SEARCH = "search"  # the folder that a search writes its best settings to
 _UNKNOWN_LEARNER = (5.0, 200, 1000)  # milliseconds per step, as CPU_MILLISECONDS
 _KINDS = {  # index into these by stream: MLP, small images (1, for all others), large images
     **dict.fromkeys(("digits", "split-digits", "pmnist"), 0),
@@ -62,12 +63,12 @@ class PlannedRun:
         """`scale memory=100 on scifar100, seeds 0 to 4`."""
         seeds = self.config.seeds
         many = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-        return f"{self.folder.parent.name} on {self.config.stream.name}, {many}"
+        return f"{self.folder.parent.name} on {stream_and_order(self.config)}, {many}"
 
 
 @dataclass(frozen=True)
 class ExperimentCell:
-    """One cell of an experiment's table: a learner with its settings on a stream, over all seeds."""
+    """One cell of an experiment's table: a learner with its settings on a stream, in a class order, over all seeds."""
 
     experiment: str
     config: Config  # of its first seed
@@ -76,6 +77,7 @@ class ExperimentCell:
     done: dict[int, Found]  # results that existed before
     elsewhere: tuple[int, ...]  # seeds that an earlier experiment of the plan runs
     runs: tuple[PlannedRun, ...]
+    found: Path | None = None  # the file of the search that its settings are from
 
     @property
     def name(self) -> str:
@@ -114,12 +116,18 @@ def plan(experiments: dict[str, Experiment], request: Request, *, gpu: bool) -> 
         # A time counts only for the experiment that measured it, and on its device.
         there = scan(request.out / name, alone="cuda" if gpu else "cpu") if experiment.alone else beside
         planned = {} if experiment.alone else coming
-        for config, case in _configs(name, experiment, request):
+        for config, case, found in _configs(name, experiment, request):
             cell = _cell(name, experiment, config, case, request, there, planned, taken, gpu=gpu)
-            made.cells.append(cell)
+            made.cells.append(replace(cell, found=found))
     if not made.cells:
         raise ConfigError(f"nothing to do: none of {', '.join(experiments)} fits the streams and learners asked for")
     return made
+
+
+def stream_and_order(config: Config) -> str:
+    """`scifar100`, or `scifar100 order 3`."""
+    order = config.stream.class_order
+    return f"{config.stream.name} order {order}" if isinstance(order, int) else config.stream.name
 
 
 def variant(learner: str, case: Case) -> str:
@@ -131,9 +139,9 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _configs(name: str, experiment: Experiment, request: Request) -> Iterable[tuple[Config, Case]]:
+def _configs(name: str, experiment: Experiment, request: Request) -> Iterable[tuple[Config, Case, Path | None]]:
+    """The config of each cell, its case, and the file of the search that it has settings from."""
     chosen = request.learners or (*experiment.learners, *experiment.bounds)
-    cases = request.cases or experiment.cases
     for learner in chosen:
         learners.OUTSIDE.give(learner)
         learners.config_class(learner)  # raises ConfigError for an unknown learner
@@ -144,17 +152,55 @@ def _configs(name: str, experiment: Experiment, request: Request) -> Iterable[tu
                 raise ConfigError(f"{stream} has no tasks kept for search: leave it out of `{name}`")
             continue
         for learner in chosen:
-            own: Sequence[Case] = ({},) if learner in experiment.bounds else cases
+            own = _cases(name, experiment, learner, request)
             known = field_names(learners.config_class(learner))
             if not request.strict and not all(name in known for case in own for name in case):
                 continue
+            file = found_by_search(request.out, stream, learner) if experiment.searched else None
             for case in own:
-                yield _config(experiment, stream, learner, case, request), case
+                for order in class_orders(experiment, stream):
+                    yield _config(experiment, stream, learner, case, request, file, order), case, file
 
 
-def _config(experiment: Experiment, stream: str, learner: str, case: Case, request: Request) -> Config:
-    options: dict[str, object] = {f"learner.{name}": value for name, value in case.items()}
+def _cases(name: str, experiment: Experiment, learner: str, request: Request) -> Sequence[Case]:
+    if learner in experiment.bounds:
+        return ({},)
+    if request.cases or not experiment.grids:
+        return request.cases or experiment.cases
+    if learner not in experiment.grids and request.strict:
+        raise ConfigError(f"`{name}` has no grid for {learner}; give one: --grid FIELD=A,B")
+    return experiment.grids.get(learner, ())
+
+
+def class_orders(experiment: Experiment, stream: str) -> tuple[int | None, ...]:
+    """The class orders of an experiment on a stream; None: the stream's own, or its tasks all have the same classes."""
+    return experiment.orders if experiment.orders and streams.entry(stream).classes_per_task else (None,)
+
+
+def searched_on(stream: str) -> str:
+    """The stream on whose search tasks settings are chosen for a stream: one for all colour images, or its own."""
+    return IMAGES_SEARCHED_ON if streams.entry(stream).channels > 1 else stream
+
+
+def found_by_search(out: Path, stream: str, learner: str) -> Path | None:
+    """The settings that `search` has found for a learner on a stream, if it has run below `out`."""
+    file = out / SEARCH / f"{searched_on(stream)}-{learner}.yaml"
+    return file if file.is_file() else None
+
+
+def _config(
+    experiment: Experiment,
+    stream: str,
+    learner: str,
+    case: Case,
+    request: Request,
+    file: Path | None = None,
+    order: int | None = None,
+) -> Config:
+    options: dict[str, object] = {f"learner.{k}": v for k, v in (common(experiment, stream, learner) | case).items()}
     options |= {"stream.part": experiment.part, "run.device": request.device, "run.threads": request.threads}
+    if order is not None:
+        options["stream.class_order"] = order
     if request.tasks is not None:
         entry = streams.entry(stream)
         there = entry.search if experiment.part == "search" else entry.continual
@@ -162,7 +208,14 @@ def _config(experiment: Experiment, stream: str, learner: str, case: Case, reque
             raise ConfigError(f"tasks is {request.tasks}; the {experiment.part} part of {stream} has {there}")
         options["stream.tasks"] = min(request.tasks, there)
     given, preset = request.assignments, request.preset or experiment.preset
-    return resolve(stream=stream, learner=learner, options=options, assignments=given, preset=preset)
+    return resolve(stream=stream, learner=learner, file=file, options=options, assignments=given, preset=preset)
+
+
+def common(experiment: Experiment, stream: str, learner: str) -> Case:
+    """The settings that an experiment gives all learners, as far as this one has them."""
+    values = experiment.everywhere | (experiment.on_images if streams.entry(stream).channels > 1 else {})
+    known = field_names(learners.config_class(learner))
+    return {name: value for name, value in values.items() if name in known}
 
 
 def _cell(
@@ -177,8 +230,9 @@ def _cell(
     *,
     gpu: bool,
 ) -> ExperimentCell:
-    seeds = request.seeds if request.seeds is not None else tuple(range(experiment.seeds))
-    key = key_of(config)
+    order, key = config.stream.class_order, key_of(config)
+    many = experiment.seeds_per_order if isinstance(order, int) and experiment.orders else experiment.seeds
+    seeds = request.seeds if request.seeds is not None else tuple(experiment.first_seed + i for i in range(many))
     done = {seed: found for seed, found in there.of(key).items() if seed in seeds}
     planned = coming.setdefault(key, set())
     missing = [seed for seed in seeds if seed not in done and seed not in planned]
@@ -186,7 +240,7 @@ def _cell(
     planned.update(missing)
     tasks, stream = config.stream.tasks, config.stream.short_name
     base = request.out / name / (HIDDEN if experiment.hidden else "")
-    base /= stream if tasks is None else f"{stream}-{tasks}-tasks"
+    base /= f"{stream}{'' if tasks is None else f'-{tasks}-tasks'}{f'-order-{order}' if isinstance(order, int) else ''}"
     base /= re.sub(r"[^\w.=+-]", "_", variant(config.learner_name, case).replace(" ", "-"))[:150].lstrip(".")
     runs = []
     for group in groups(missing, together=gpu and not experiment.alone):
@@ -239,7 +293,8 @@ def step_count(config: Config) -> int:
     """Training steps of one seed."""
     entry, tasks = streams.entry(config.stream.name), task_count(config)
     epochs = int(getattr(config.learner, "epochs", 1))
-    batch, train = config.run.batch_size, round(config.stream.train_share * entry.train)
+    train = round(config.stream.train_share * entry.train_of(config.stream.part))
+    batch = config.run.batch_size
     if learners.entry(config.learner_name).kind.order == "shuffled":  # batches cross the boundaries of tasks
         return epochs * -(-tasks * train // batch)
     return epochs * tasks * -(-train // batch)

@@ -12,13 +12,11 @@ import yaml
 
 from scale_cl import files
 from scale_cl.errors import ConfigError
-from scale_cl.experiments.definitions import Case, grid
-from scale_cl.experiments.planning import ExperimentCell
+from scale_cl.experiments.definitions import EXPERIMENTS, Case, grid
+from scale_cl.experiments.planning import ExperimentCell, common
 from scale_cl.experiments.result_index import Finished
 from scale_cl.learners import registry as learners
 from scale_cl.settings import parse_assignment, parse_text
-
-FOLDER = "search"
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Winner:
 
     stream: str
     learner: str
-    case: Case
+    case: Case  # with the settings that all points have
     accuracy: float
     finished: int
     points: int
@@ -52,7 +50,7 @@ def read_grid(texts: Iterable[str], learner: str) -> tuple[Case, ...]:
 
 
 def winners(cells: Iterable[ExperimentCell], done: Finished, out: Path) -> list[Winner]:
-    """Rank the points of every grid; write `OUT/search/STREAM-LEARNER.yaml` (the best) and `.json` (all points)."""
+    """Rank the points of every grid; write `OUT/EXPERIMENT/STREAM-LEARNER.yaml` (the best), `.json` (all points)."""
     groups: dict[tuple[str, str], list[ExperimentCell]] = {}
     for cell in cells:
         groups.setdefault((cell.config.stream.name, cell.config.learner_name), []).append(cell)
@@ -66,9 +64,10 @@ def _winner(stream: str, learner: str, cells: list[ExperimentCell], done: Finish
     if not finished:
         return None
     best, accuracy = max(finished, key=lambda point: point[1])  # the first of equal ones
-    base = out / FOLDER / f"{stream}-{learner}"
+    base = out / best.experiment / f"{stream}-{learner}"
     config = base.with_name(f"{base.name}.yaml")
-    winner = Winner(stream, learner, best.case, accuracy, len(finished), len(points), config)
+    case = common(EXPERIMENTS[best.experiment], stream, learner) | best.case
+    winner = Winner(stream, learner, case, accuracy, len(finished), len(points), config)
     files.write_json(base.with_name(f"{base.name}.json"), _ranking(winner, points))
     files.write_text(winner.config, _config_text(winner))
     return winner

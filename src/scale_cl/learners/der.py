@@ -1,18 +1,20 @@
 """DER and DER++: replay that keeps the logits that samples had when they entered the memory.
 
 Buzzega et al., "Dark Experience for General Continual Learning: a Strong, Simple Baseline", 2020. The logits are those
-of the batch's own (last) forward; with a weight average, those of the averaged model after the step.
+of the batch's own (last) forward; with a weight average, those of the averaged model after the step. Two settings give
+DER and DER++ what SCALE has: `forward` "joint" and `logits_from` "task-end".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from scale_cl.engine import MEMORY_POLICY, Batch, Engine, ReplayConfig, Samples
-from scale_cl.learners.learner import ReplayLearner, StepSize, Traits, replay_memory
+from scale_cl.errors import ConfigError
+from scale_cl.learners.learner import FORWARD, ReplayLearner, StepSize, Traits, replay_memory
 from scale_cl.losses import cross_entropy, logit_distance
 from scale_cl.memory import PolicyName
 from scale_cl.settings import setting
@@ -26,6 +28,10 @@ class DerConfig(ReplayConfig):
     lr: float = setting(0.03, "learning rate", above=0)
     updates: int = setting(3, "gradient steps per batch, each with fresh draws", low=1)
     alpha: float = setting(1.0, "weight of the distance to the stored logits", low=0)
+    forward: Literal["separate", "joint"] = setting("separate", FORWARD)
+    logits_from: Literal["step", "task-end"] = setting(
+        "step", "stored logits: those of the step in which a sample is stored, or those at the end of its task"
+    )
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
 
@@ -45,8 +51,12 @@ class Der(ReplayLearner):
     draws = 1  # from the memory, per update
 
     def build(self, engine: Engine) -> None:
-        """Declare network and memory; logits come with the samples."""
-        self.network = engine.network()
+        """Declare network and memory; logits come with the samples, or when their task ends."""
+        if self.at_end and not self.spec.boundaries:
+            raise ConfigError("learner.logits_from is task-end, but this stream has no ends of tasks; take step")
+        if self.at_end and self.config.replay_current:
+            raise ConfigError("learner.logits_from task-end leaves the current task without logits: no replay_current")
+        self.network = engine.network(statistics=self.config.forward)
         self.memory = replay_memory(engine, self.config, logits=("class",))
 
     def update(self, batch: Batch) -> None:
@@ -57,6 +67,9 @@ class Der(ReplayLearner):
             loss = self.loss(logits, samples)
             self.network.base.descend(loss, c.lr)
             self.log(loss=loss)
+        if self.at_end:
+            self.memory.write(batch)
+            return
         stored = logits.detach()[: len(batch)]
         if c.weight_average > 0:
             stored = self.engine.evaluated(batch.x, batch.task).logits
@@ -77,7 +90,18 @@ class Der(ReplayLearner):
 
     def task_began(self, task: int) -> None:
         """Make room for the logits that come with the samples."""
-        self.memory.reserve_logits(self.engine.classes[task])
+        if not self.at_end:
+            self.memory.reserve_logits(self.engine.classes[task])
+
+    def task_ended(self, task: int) -> None:
+        """Store the logits of the task's samples, if they are those of its end."""
+        if self.at_end:
+            self.store_outputs(task)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether logits are stored when a task ends."""
+        return self.config.logits_from == "task-end"
 
     def open_classes(self) -> int:
         """Classes of the open task; a recorded step is valid for as long as their number stays."""

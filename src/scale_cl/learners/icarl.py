@@ -11,16 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from scale_cl.engine import MEMORY_POLICY, Batch, Engine, ReplayConfig
-from scale_cl.learners.learner import StepSize, Traits, replay_memory
+from scale_cl.learners.learner import AT_ONCE, StepSize, Traits, replay_memory
 from scale_cl.learners.nearest_mean import NearestMeanLearner
 from scale_cl.losses import cross_entropy_of_parts, distillation
 from scale_cl.memory import PolicyName
 from scale_cl.settings import setting
-
-_AT_ONCE = 256  # exemplars in one forward when a task ends
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,12 @@ class Icarl(NearestMeanLearner):
             self.log(loss=loss)
         self.memory.write(batch)
 
-    @torch.no_grad()
     def task_ended(self, task: int) -> None:
         """Store the outputs of all exemplars by the current network: those before the next task."""
-        for number, classes in enumerate(self.engine.classes):
-            for rows in self.memory.rows_of(number).split(_AT_ONCE):
-                if len(rows) > 0:
-                    logits = self.engine.evaluated(self.memory.x[rows], self.memory.task[rows]).logits
-                    self.memory.keep_logits("class", rows, logits[:, :classes])
+        for number in range(len(self.engine.classes)):
+            self.store_outputs(number)
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
         """Batch and exemplars; when a task ends, many exemplars without a graph."""
-        return StepSize(batch + min(config.replay, stored) + min(stored, _AT_ONCE) // 4, config.updates, copies=1)
+        return StepSize(batch + min(config.replay, stored) + min(stored, AT_ONCE) // 4, config.updates, copies=1)

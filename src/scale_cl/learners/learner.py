@@ -21,6 +21,9 @@ from scale_cl.nets import ContinualNet
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.streams import InputSpec, Scenario, TaskInfo
 
+FORWARD = "batch and replay in two forwards, each with its own batch statistics, or in one (joint)"
+AT_ONCE = 256  # stored samples in one forward when a task ends
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -250,3 +253,11 @@ class ReplayLearner(Learner):
         """Declare the network and the memory."""
         self.network = engine.network()
         self.memory = replay_memory(engine, self.config)
+
+    @torch.no_grad()
+    def store_outputs(self, task: int) -> None:
+        """Keep the logits of the stored samples of a task by the weights that predict; for the end of a task."""
+        for rows in self.memory.rows_of(task).split(AT_ONCE):
+            if len(rows) > 0:
+                logits = self.engine.evaluated(self.memory.x[rows], self.memory.task[rows]).logits
+                self.memory.keep_logits("class", rows, logits[:, : self.engine.classes[task]])

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from scale_cl.engine import Batch, ReplayConfig, Samples, Weights
-from scale_cl.learners.learner import ReplayLearner, StepSize
+from scale_cl.learners.learner import FORWARD, ReplayLearner, StepSize
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 
@@ -29,6 +29,7 @@ class MirConfig(ReplayConfig):
     candidates: int = setting(
         50, "samples drawn from the memory, of which the `replay` most interfered are replayed", low=1
     )
+    forward: Literal["separate", "joint"] = setting("separate", FORWARD)
 
 
 class Mir(ReplayLearner):
@@ -45,12 +46,25 @@ class Mir(ReplayLearner):
             gradient = base.gradient(loss)
             self.log(loss=loss)
             if samples.replayed:
-                chosen = samples.replay[self.most_interfered(samples.replay, gradient)]
-                replayed = cross_entropy(self.network(chosen).logits, chosen.y)
-                torch._foreach_add_(gradient, base.gradient(replayed))
-                self.log(replay=replayed)
+                chosen = self.most_interfered(samples.replay, gradient)
+                gradient = self.gradient(samples, chosen, gradient)
             base.move(gradient, c.lr)
         self.memory.write(batch)
+
+    def gradient(self, samples: Samples, chosen: Tensor, of_batch: list[Tensor]) -> list[Tensor]:
+        """The gradient of both cross-entropies; in one forward, that of the batch is taken anew."""
+        n, base = samples.n, self.network.base
+        if self.config.forward == "separate":
+            replay = samples.replay[chosen]
+            replayed = cross_entropy(self.network(replay).logits, replay.y)
+            torch._foreach_add_(of_batch, base.gradient(replayed))
+            self.log(replay=replayed)
+            return of_batch
+        both = samples[torch.cat([torch.arange(n, device=chosen.device), n + chosen])]
+        logits = self.network(both).logits
+        loss, replayed = (cross_entropy(logits[part], both.y[part]) for part in (slice(n), slice(n, None)))
+        self.log(loss=loss, replay=replayed)
+        return base.gradient(loss + replayed)
 
     @torch.no_grad()
     def most_interfered(self, candidates: Samples, gradient: Sequence[Tensor]) -> Tensor:

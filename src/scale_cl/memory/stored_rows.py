@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.cuda_graphs import HostLog
-from scale_cl.memory.journal import Journal
-from scale_cl.memory.ragged_rows import RaggedRows, enlarged
+from scale_cl.memory.ragged_rows import Journal, RaggedRows, enlarged
 
 
 @dataclass(frozen=True)

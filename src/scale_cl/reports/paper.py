@@ -130,7 +130,7 @@ _EVERYWHERE: dict[str, object] = {
 _SETTINGS: dict[str, dict[str, object]] = {  # equal on all streams; a field that is not listed is off
     "gem": {"updates": 1, "margin": 0.5, "ridge": 0.001},
     "mer": {"updates": 3, "replay": 64, "reptile_rate": 0.3, "ce": "added", "across_rate": 1.0},
-    "mir": {"updates": 3, "replay": 10, "candidates": 50, "lr": 0.03},
+    "mir": {"updates": 3, "replay": 10, "candidates": 50, "lr": 0.03, "forward": "separate"},
     "er": {"updates": 3, "replay": 10, "lr": 0.03, "ce": "added"},
     "ctn": {
         **{"replay": 64, "semantic": 0.2, "inner_steps": 2, "outer_steps": 2, "clip": 1.0},

@@ -7,6 +7,7 @@ import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # percentage points: smaller differences are rounding errors
@@ -51,8 +52,8 @@ def summarise(values: Sequence[float | None]) -> Summary | None:
     return Summary(known, mean, deviation, student * deviation / math.sqrt(len(known)))
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> PairedTest | None:
-    """Compare two learners per seed, ours minus theirs; None without a common seed."""
+def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> PairedTest | None:
+    """Compare two learners per seed (or per class order and seed), ours minus theirs; None without a common one."""
     shared = sorted(ours.keys() & theirs.keys())
     difference = summarise([ours[seed] - theirs[seed] for seed in shared])
     if difference is None:

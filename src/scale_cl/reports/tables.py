@@ -215,9 +215,15 @@ def tests_table(section: Section) -> Table | None:
         shared = max(len(test.difference.values) if test else 0 for test in (tests[m][at] for m in _MEASURES))
         cells = [name_cell(row), TableCell(str(shared), shared)]
         for measure in _MEASURES:
-            cells += _test_cells(tests[measure][at], corrected[measure][at], row)
+            cells += paired_cells(tests[measure][at], corrected[measure][at], row.anchor)
         bodies.append(tuple(cells))
-    columns = [Column(f"{ours.label} against", numeric=False), Column("Seeds", "seeds that both learners have")]
+    names = Column(f"{ours.label} against", numeric=False), Column("Seeds", "seeds that both learners have")
+    return Table("tests", "Paired tests", (*names, *paired_columns()), tuple(bodies), _test_note(bodies))
+
+
+def paired_columns() -> list[Column]:
+    """The headings over `paired_cells` of ACC, then of FM."""
+    columns = []
     for name in ("ACC", "FM"):
         columns += [
             Column(f"{name} difference", f"{name} of SCALE minus that of the other learner, per seed"),
@@ -225,7 +231,7 @@ def tests_table(section: Section) -> Table | None:
             Column("p (Holm)", f"{name}: the t-test, corrected by Holm's method for the number of learners"),
             Column("p (Wilcoxon)", f"{name}: signed-rank test, two-sided"),
         ]
-    return Table("tests", "Paired tests", tuple(columns), tuple(bodies), _test_note(bodies))
+    return columns
 
 
 def _paired(ours: ResultRow, other: ResultRow, measure: str) -> PairedTest | None:
@@ -235,12 +241,13 @@ def _paired(ours: ResultRow, other: ResultRow, measure: str) -> PairedTest | Non
     return paired(ours.by_seed(measure), {s: v for s, v in other.by_seed(measure).items() if s in same})
 
 
-def _test_cells(test: PairedTest | None, corrected: float | None, row: ResultRow) -> list[TableCell]:
+def paired_cells(test: PairedTest | None, corrected: float | None, source: str = "") -> list[TableCell]:
+    """The difference and the p values of a test, uncorrected, corrected, and by ranks."""
     if test is None:
         return [gap("no seed in common, or not defined")] * 4
     mean, deviation = test.difference.mean, test.difference.deviation
     text = signed(mean) if deviation is None else f"{signed(mean)} ± {number(deviation)}"
-    change = replace(mean_cell(test.difference, source=row.anchor, why_none=""), text=text)
+    change = replace(mean_cell(test.difference, source=source, why_none=""), text=text)
     return [change, _p_cell(test.t), _p_cell(corrected), _p_cell(test.wilcoxon)]
 
 

@@ -1,6 +1,7 @@
 """Benchmark streams from one data set: its pixels permuted, its classes split, or its domains one after another.
 
-Of any stream, `thinned` leaves training samples out, and `blurred` lets tasks overlap in time.
+Of any stream, `thinned` leaves training samples out, `held_out` tests on some of them, and `blurred` lets tasks overlap
+in time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from scale_cl.errors import StreamError
@@ -137,15 +139,20 @@ def _rows_per_task(labels: Rows, members: Sequence[Rows]) -> list[Rows]:
     return np.split(np.argsort(tasks, kind="stable"), ends[:-1])
 
 
-def _in_order(order: Order, classes: int, name: str) -> Rows:
-    if isinstance(order, str):
-        if order != "natural":
-            raise StreamError(f"class order is {order!r}; it must be 'natural', a seed, or the order itself")
+def class_permutation(order: Literal["natural"] | int, classes: int) -> Rows:
+    """The order of so many classes that a seed stands for, or that of the data set."""
+    if order == "natural":
         return np.arange(classes)
-    if isinstance(order, int):
-        if not 0 <= order < 2**32:
-            raise StreamError(f"class order is {order}; as a seed it must be from 0 to 4294967295")
-        return np.asarray(np.random.RandomState(order).permutation(classes), dtype=np.int64)
+    if isinstance(order, str):
+        raise StreamError(f"class order is {order!r}; it must be 'natural', a seed, or the order itself")
+    if not 0 <= order < 2**32:
+        raise StreamError(f"class order is {order}; as a seed it must be from 0 to 4294967295")
+    return np.asarray(np.random.RandomState(order).permutation(classes), dtype=np.int64)
+
+
+def _in_order(order: Order, classes: int, name: str) -> Rows:
+    if isinstance(order, str | int):
+        return class_permutation(order, classes)
     if sorted(order) != list(range(classes)):
         raise StreamError(f"the class order of {name} must name each of the classes 0 to {classes - 1} once")
     return np.asarray(order, dtype=np.int64)
@@ -172,6 +179,31 @@ def thinned(stream: Stream, share: float) -> Stream:
         kept = np.sort(drawn[rank < np.repeat(np.maximum(1, np.round(share * counts)), counts)])
         tasks.append(replace(task, train=task.train[as_rows(kept)]))
     return replace(stream, tasks=tuple(tasks))
+
+
+def held_out(stream: Stream, count: int) -> Stream:
+    """The stream tested on training samples: each task holds out the last `count` of its own, which arrive at random.
+
+    Its arrays have no test samples of the data set any more, and no training samples of other tasks.
+    """
+    _check_unblurred(stream)
+    stream = stream.to("cpu")
+    if not 1 <= count < min(len(task.train) for task in stream.tasks):
+        raise StreamError(f"{count} training samples per task were to be held out; at least 1 must be, and 1 must stay")
+    train = torch.cat([task.train[:-count] for task in stream.tasks])
+    test = torch.cat([task.train[-count:] for task in stream.tasks])
+    tasks, learnt = [], 0
+    for k, task in enumerate(stream.tasks):
+        own = len(task.train) - count
+        tasks.append(
+            replace(task, train=torch.arange(learnt, learnt + own), test=torch.arange(k * count, (k + 1) * count))
+        )
+        learnt += own
+    old = stream.arrays
+    x, y = (old.x_train[train], old.x_train[test]), (old.y_train[train], old.y_train[test])
+    arrays = Arrays(x[0], y[0], x[1], y[1], old.class_names, old.pixel_max)
+    labels = stream.train_labels[train], stream.train_labels[test]
+    return replace(stream, tasks=tuple(tasks), arrays=arrays, train_labels=labels[0], test_labels=labels[1])
 
 
 def blurred(stream: Stream, *, share: float = 0.0, schedule: Schedule = "steps", width: float = 0.5) -> Stream:

@@ -11,19 +11,21 @@ from typing import Literal
 
 from scale_cl.errors import ConfigError, DataError
 from scale_cl.streams.assembly import assemble
-from scale_cl.streams.builders import by_domain, permuted, split
+from scale_cl.streams.builders import Order, by_domain, class_permutation, held_out, permuted, split
 from scale_cl.streams.sources.cifar import CIFAR10, CIFAR100
-from scale_cl.streams.sources.digits import Digits
 from scale_cl.streams.sources.image_layouts import CORE50, CORE50_CATEGORIES, Cub, TinyImageNet
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
-from scale_cl.streams.sources.mnist import Mnist
+from scale_cl.streams.sources.mnist import Digits, Mnist
 from scale_cl.streams.sources.source import Progress, Resizable, Source, data_root
 from scale_cl.streams.stream import Arrays, Boundaries, Scenario, Stream
 from scale_cl.streams.user_streams import OUTSIDE, describe_outside, is_outside, load_outside, size_outside
 
 Part = Literal["continual", "search", "all"]
-# default: the entry's; natural: the data set's; seed: another for each seed of the stream; n: RandomState(n)
+# default: the entry's; natural: the data set's; seed: another for each seed of the stream; n: RandomState(n), which
+# from 3 on leaves the classes of the tasks kept for search where the default order has them
 ClassOrder = int | Literal["default", "natural", "seed"]
+_SEARCH_KEPT_FROM = 3  # the first of these orders; 0 to 2 permute all classes
+_HELD_OUT = 5  # of so many training images of a search task, one is held out to score on
 StreamScenario = Scenario | Literal["default"]
 
 
@@ -48,6 +50,10 @@ class Entry:
     def tasks(self) -> int:
         """Number of tasks of both parts."""
         return self.search + self.continual
+
+    def train_of(self, part: str) -> int:
+        """Training images per task of a part; tasks of split streams give some up to be scored on in search."""
+        return self.train - self.train // _HELD_OUT if part == "search" and self.classes_per_task else self.train
 
     @property
     def scenarios(self) -> tuple[Scenario, ...]:
@@ -160,7 +166,10 @@ def build(
     tasks: int | None = None,
     boundaries: Boundaries = "told",
 ) -> Stream:
-    """The stream `name` over `arrays`: the first `tasks` tasks of one part; the arguments are those of `load`."""
+    """The stream `name` over `arrays`: the first `tasks` tasks of one part; the arguments are those of `load`.
+
+    The search part is tested on training images that its tasks hold out, so that nothing is chosen by test images.
+    """
     e = entry(name)
     kind = _scenario(name, scenario)
     first, count = _range(name, part)
@@ -172,10 +181,14 @@ def build(
         sizes = [e.first_classes or e.classes_per_task, *[e.classes_per_task] * (e.tasks - 1)]
         whole = split(arrays, classes_per_task=sizes, order=order, seed=seed, name=name)
         made = assemble(name, kind, seed, whole.arrays, whole.tasks[first : first + count])
+        if part == "search":
+            made = held_out(made, e.train // _HELD_OUT)
     elif e.by_domain:  # every task has all classes: a class order has no effect
         made = by_domain(arrays, seed=seed, name=name).first(count)
     else:
-        made = permuted(arrays, tasks=count, train=e.train, test=e.test, seed=seed, name=name, first_task=first)
+        more = min(e.test, len(arrays.x_train) - e.train) if part == "search" else 0  # to score on
+        made = permuted(arrays, tasks=count, train=e.train + more, test=e.test, seed=seed, name=name, first_task=first)
+        made = held_out(made, more) if more else made
     return replace(made, boundaries=boundaries)
 
 
@@ -201,8 +214,9 @@ def load(
         scenario: "class" for one head for all classes, on a stream whose tasks have different classes; by default
             "task" there, and "domain" where all tasks have the same classes.
         class_order: order in which tasks get their classes: "default", "natural", the seed of another order, or "seed"
-            for an order that differs between seeds.
-        part: "continual", "search" or "all" tasks.
+            for an order that differs between seeds. Orders from 3 on permute only the classes of continual tasks; the
+            tasks kept for search have theirs of the default order.
+        part: "continual", "search" (tested on held-out training images) or "all" tasks.
         tasks: number of tasks, from the first on; all by default.
         size: height and width to resize images to, where the data set has image files; by default its entry's.
         boundaries: whether learners are told where tasks begin: "told", "hidden", or "detect".
@@ -256,13 +270,18 @@ def _range(name: str, part: str) -> tuple[int, int]:
     return ranges[part]
 
 
-def _order(e: Entry, class_order: ClassOrder, seed: int) -> int | Literal["natural"]:
+def _order(e: Entry, class_order: ClassOrder, seed: int) -> Order:
     if class_order == "default":
         return e.class_order
     if class_order == "seed":
         return seed
     if class_order == "natural":
         return "natural"
-    if isinstance(class_order, int) and not isinstance(class_order, bool) and 0 <= class_order < 2**32:
+    if not isinstance(class_order, int) or isinstance(class_order, bool) or not 0 <= class_order < 2**32:
+        raise ConfigError(f"class_order is {class_order!r}; it must be default, natural, seed, or a seed of at least 0")
+    if class_order < _SEARCH_KEPT_FROM or not e.search or not e.classes_per_task:
         return class_order
-    raise ConfigError(f"class_order is {class_order!r}; it must be default, natural, seed, or a seed of at least 0")
+    usual = class_permutation(e.class_order, e.tasks * e.classes_per_task)
+    kept = e.search * e.classes_per_task
+    others = class_permutation(class_order, len(usual) - kept)
+    return [*usual[:kept].tolist(), *usual[kept:][others].tolist()]

@@ -46,13 +46,14 @@ class StreamSettings(Detection):
     tasks: int | None = setting(None, "number of tasks from the first on; none for all", low=1)
     class_order: int | Literal["default", "natural", "seed"] = setting(
         "default",
-        "order in which tasks get their classes: default (the stream's own), natural, the seed of another, "
-        "or seed: another for each seed of the run",
+        "order in which tasks get their classes: default (the stream's own), natural, the seed of another (from 3 on, "
+        "classes of the tasks kept for search keep their places), or seed: another for each seed of the run",
         low=0,
         high=2**32 - 1,
     )
     part: Literal["continual", "search", "all"] = setting(
-        "continual", "which tasks: the continual run's, the first three kept for search, or all"
+        "continual",
+        "which tasks: the continual run's, three kept for search (tested on held-out training images), or all",
     )
     scenario: Literal["default", "task", "domain", "class"] = setting(
         "default",

@@ -19,7 +19,7 @@ import torch
 from scale_cl.engine import Compute, LearnerConfig, TaskPart, TaskShape
 from scale_cl.engine.weightless import Weightless
 from scale_cl.errors import ConfigError
-from scale_cl.learners import registry
+from scale_cl.learners import Learner, registry
 from scale_cl.memory import first_tasks
 from scale_cl.memory.ragged_rows import FIRST_ROOM
 from scale_cl.streams import InputSpec, Stream
@@ -251,10 +251,10 @@ def _built(name: str, config: LearnerConfig, spec: InputSpec, classes: tuple[int
     return replace(few, base=grown("base"), others=grown("others"), learned=grown("learned"), states=grown("states"))
 
 
-def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> _Built:
-    small = {"memory": min(2, config.memory)} if hasattr(config, "memory") else {}  # rows are counted apart
+def weightless_learner(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> Learner:
+    """A learner with tasks of so many classes, of tensors that have a shape and no memory."""
     with Weightless():
-        learner = registry.make(name, spec, replace(config, **small), compute=Compute("fp32", capture=False))
+        learner = registry.make(name, spec, config, compute=Compute("fp32", capture=False))
         owned = learner.engine.owned
         for task, outputs in enumerate(classes):
             owned.grow(task, outputs, generator=learner.engine.weights_rng)
@@ -262,6 +262,13 @@ def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequ
             if isinstance(part, TaskPart):
                 part.begin(TaskShape(len(classes) - 1, classes[-1], len(classes)))
         owned.look_up()
+    return learner
+
+
+def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> _Built:
+    small = {"memory": min(2, config.memory)} if hasattr(config, "memory") else {}  # rows are counted apart
+    learner = weightless_learner(name, replace(config, **small), spec, classes)
+    owned = learner.engine.owned
     net, backbone = learner.net, learner.engine.backbone
     base, generator = net.base_parameters(), net.generator_parameters()
     private = [p for n, p in net.named_parameters() if p.requires_grad and n not in base and n not in generator]

@@ -1,6 +1,8 @@
-"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28x28, in four idx files, plain or gzipped.
+"""Handwritten digits: MNIST, and the smaller set that comes with scikit-learn.
 
-Before memory is allocated, the header of an idx file is checked against the size of the file.
+MNIST has 60,000 training and 10,000 test images, 28x28, in four idx files, plain or gzipped. Before memory is
+allocated, the header of an idx file is checked against the size of the file. scikit-learn's has 1,797 images, 8x8,
+pixels 0 to 16, and needs no download.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from scale_cl.streams.stream import Arrays
 
 _DEFLATE_LIMIT = 1040  # deflate expands a byte to at most 1032 bytes
 _CHUNK = 1 << 20
+TEST_IMAGES = 500  # of scikit-learn's
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -165,3 +168,34 @@ def _labels_checked(data: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
     if data.ndim == 1 and data.max(initial=0) > 9:
         raise DataError(f"{path} holds label {data.max()}; labels of MNIST are 0 to 9, so the file is altered")
     return data
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The data set that comes with scikit-learn."""
+
+    name: str = "digits"
+    title: str = "scikit-learn digits"
+    downloads: tuple[tuple[Download, ...], ...] = ()
+    placing: str = "digits comes with scikit-learn: there is nothing to download or to place"
+    embedded: bool = True
+
+    def present(self, root: Path) -> bool:
+        """Always."""
+        return True
+
+    def read(self, root: Path, progress: Progress | None = None) -> Arrays:
+        """All images; the same 500 are test images for every seed."""
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        x = torch.from_numpy(bunch.images.astype(np.uint8)).unsqueeze(1)
+        y = torch.from_numpy(bunch.target.astype(np.int64))
+        order = torch.from_numpy(np.random.RandomState(0).permutation(len(x)).astype(np.int64))
+        test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
+        return Arrays(x[train], y[train], x[test], y[test], tuple("0123456789"), pixel_max=16.0)
+
+    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+        """One finding: the data is part of scikit-learn."""
+        arrays = self.read(root)
+        return [Finding("digits", True, f"{len(arrays.x_train) + len(arrays.x_test)} images, part of scikit-learn")]

@@ -1,0 +1,182 @@
+"""What a method costs, counted: images through the backbone per batch, and the bytes that it keeps.
+
+The cost of a batch is image forwards + 2 x image backwards. A learner runs a few steps in the middle of a stream, on
+tiny noise, and every layer that sees whole images reports them: those of a teacher, of a weight average, of each column
+of a growing network and at the end of a task as well, whose work is spread over the batches of the task. An image
+counts as backward when a gradient returns to that first layer; with a second-order method, each time that it does.
+Predictions are not counted. Bytes are those of all that the learner has declared, with all tasks of the stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch.nn.modules.module import register_module_forward_hook
+
+from scale_cl.bench.conditions import shape_of
+from scale_cl.learners import Compute, Learner, LearnerConfig
+from scale_cl.learners import registry as learners
+from scale_cl.settings import build
+from scale_cl.streams import InputSpec, TaskInfo
+from scale_cl.streams import catalog as streams
+from scale_cl.training.memory_check import weightless_learner
+
+_STEPS = 3  # that are counted
+_COLOUR, _GREY = (3, 8, 8), (1, 5, 5)  # tiny images: no layer but the first has inputs of such a shape
+_FLOAT, _INT = 4, 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a learner in the middle of a stream."""
+
+    forward: float  # images per batch
+    backward: float
+    samples: int  # bytes: inputs, labels and tasks in memory slots
+    logits: int  # stored with samples
+    importances: int  # tensors of the weights' shapes, and others that a method keeps
+    networks: int  # beside one trunk with its heads: a weight average, teachers, a generator, columns
+
+    @property
+    def images(self) -> float:
+        """The cost of a batch: image forwards + 2 x image backwards."""
+        return self.forward + 2 * self.backward
+
+    @property
+    def bytes(self) -> int:
+        """All that is kept beside one trunk with its heads."""
+        return self.samples + self.logits + self.importances + self.networks
+
+
+@dataclass
+class Passed:
+    """Images that have passed the first layer of a network."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+@contextmanager
+def counted(shape: tuple[int, ...]) -> Iterator[Passed]:
+    """Within the context, count images of this shape through all networks, forward and backward."""
+    passed, flat = Passed(), (math.prod(shape),)
+
+    def returned(gradient: Tensor) -> None:
+        passed.backward += len(gradient)
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
+        expected = shape if isinstance(layer, nn.Conv2d) else flat if isinstance(layer, nn.Linear) else None
+        if expected is None or inputs[0].shape[1:] != expected:
+            return
+        x = inputs[0]
+        if is_functorch_wrapped_tensor(x):  # one gradient per sample: all samples are behind this one
+            while is_functorch_wrapped_tensor(x):
+                x = get_unwrapped(x)
+            passed.forward += x.numel() // math.prod(shape)
+            passed.backward += x.numel() // math.prod(shape)
+            return
+        passed.forward += len(x)
+        if out.requires_grad:
+            out.register_hook(returned)
+
+    handle = register_module_forward_hook(note)
+    try:
+        yield passed
+    finally:
+        handle.remove()
+
+
+@lru_cache(maxsize=256)
+def cost_of(name: str, config: LearnerConfig, stream: str, *, batch: int = 10, tasks: int | None = None) -> Cost:
+    """What the learner `name` costs on a stream of the catalog, or on its first `tasks` tasks."""
+    entry, (shape, classes) = streams.entry(stream), shape_of(stream)
+    count = min(tasks or entry.continual, entry.continual)
+    scenario, outputs = entry.scenarios[0], entry.classes_per_task or classes
+    tiny = InputSpec(_COLOUR if shape[0] > 1 else _GREY, 255.0, scenario)
+    forward, backward = _images(name, config, tiny, outputs, batch, before=count // 2, steps=-(-entry.train // batch))
+    kept = bytes_kept(name, config, InputSpec(shape, 255.0, scenario), (outputs,) * count)
+    return Cost(forward, backward, *kept)
+
+
+def cost_row(name: str, stream: str, *, batch: int) -> dict[str, Any]:
+    """A row of a benchmark: a learner with its preset."""
+    config = build(learners.config_class(name), learners.preset_settings(name, stream))
+    cost = cost_of(name, config, stream, batch=batch)
+    return {"stream": stream, "data": "synthetic", "learner": name, **asdict(cost), "images": cost.images}
+
+
+def _images(
+    name: str, config: LearnerConfig, spec: InputSpec, classes: int, batch: int, *, before: int, steps: int
+) -> tuple[float, float]:
+    """Images forward and backward per batch after so many tasks, each of so many `steps`."""
+    learner = learners.make(name, spec, config, compute=Compute(capture=False))
+    rng = torch.Generator().manual_seed(0)
+
+    def observe(count: int) -> None:
+        for _ in range(count):
+            y = torch.randint(0, classes, (batch,), generator=rng)
+            learner.observe(torch.randint(0, 256, (batch, *spec.shape), dtype=torch.uint8, generator=rng), y)
+
+    full = max(_STEPS, -(-int(getattr(config, "memory", 0)) // batch))  # steps that fill the slots of a task
+    for task in range(before + 1):
+        learner.begin_task(TaskInfo(f"task {task}", classes))
+        observe(full)
+        if task < before:
+            learner.end_task()
+    with counted(spec.shape) as step:
+        observe(_STEPS)
+    with counted(spec.shape) as end:
+        learner.end_task()
+    epochs = int(getattr(config, "epochs", 1))
+    forward, backward = (
+        epochs * each / _STEPS + at_end / steps
+        for each, at_end in ((step.forward, end.forward), (step.backward, end.backward))
+    )
+    return forward, backward
+
+
+def bytes_kept(
+    name: str, config: LearnerConfig, spec: InputSpec, classes: tuple[int, ...]
+) -> tuple[int, int, int, int]:
+    """Bytes of samples, logits, importances and further networks when all tasks are learnt."""
+    learner = weightless_learner(name, config, spec, classes)
+    owned, net, tasks = learner.engine.owned, learner.net, len(classes)
+    every = classes[0] if spec.scenario == "domain" else sum(classes)
+    widths = {"class": sum(classes) / tasks, "task": sum(k + 2 for k in range(tasks)) / tasks}  # means over tasks
+    samples = logits = 0
+    for memory in owned.memories.values():
+        rows = memory.slots * {"task": tasks, "class": every, "total": 1}[memory.budget]
+        samples += rows * (memory.x[0].nbytes + 2 * _INT)  # with label and task
+        logits += int(sum(rows * widths[kind] * _FLOAT for kind in memory.logits))
+    importances = _total(t for t, _ in owned.tensors.values())
+    for state in owned.states.values():
+        importances += _used(learner, state.tensors) if state.weights is owned.base else _total(state.tensors)
+    networks = sum(_size(module) for module in owned.modules()) - _size(learner.engine.backbone) - _size(net.heads)
+    networks += len(owned.teachers) * _size(net)
+    if config.weight_average > 0:
+        networks += _used(learner, owned.base.tensors)
+    return samples, logits, importances, networks
+
+
+def _used(learner: Learner, tensors: Sequence[Tensor]) -> int:
+    """Bytes of tensors of the base weights' shapes, without rows that are only allocated ahead."""
+    network = learner.engine.owned.network
+    assert network is not None
+    return _total(network.in_use(tensors))
+
+
+def _size(module: nn.Module) -> int:
+    """Bytes of a module's state as it is saved."""
+    return _total(module.state_dict().values())
+
+
+def _total(tensors: Iterable[Tensor]) -> int:
+    return sum(t.nbytes for t in tensors)

@@ -1,0 +1,166 @@
+"""The tables of a matched comparison: results over class orders and seeds with what each method costs, and tests.
+
+A lane is one class order with one seed. Two methods are compared lane by lane: in the same lane they see the same
+samples in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from scale_cl import files
+from scale_cl.experiments.definitions import JOINT_TRAINING
+from scale_cl.reports import paper
+from scale_cl.reports.seed_statistics import PairedTest, holm, paired, summarise
+from scale_cl.reports.table import (
+    LEARNER,
+    UNDEFINED,
+    Column,
+    Table,
+    TableCell,
+    gap,
+    mark_best,
+    markdown_escape,
+    markdown_lines,
+    mean_cell,
+    number,
+)
+from scale_cl.reports.tables import paired_cells, paired_columns
+from scale_cl.results import SeedResult
+
+_MEASURES = ("acc", "fm", "la")
+Lanes = Mapping[tuple[Any, int], SeedResult]
+
+
+class CostPerBatch(Protocol):
+    """What a method costs; see `scale_cl.bench.cost`."""
+
+    @property
+    def forward(self) -> float:
+        """Images per batch."""
+
+    @property
+    def backward(self) -> float:
+        """Images per batch whose gradient is taken."""
+
+    @property
+    def images(self) -> float:
+        """Forward + 2 x backward."""
+
+    @property
+    def bytes(self) -> int:
+        """All that is kept beside one network."""
+
+
+@dataclass(frozen=True)
+class MatchedRow:
+    """One method: its finished lanes by class order and seed, what it costs, and its settings."""
+
+    learner: str
+    lanes: Lanes
+    cost: CostPerBatch | None  # None: not known on this stream
+    settings: Mapping[str, object]
+
+    def values(self, measure: str) -> dict[Hashable, float]:
+        """A measure by lane, where it is defined."""
+        found = {lane: getattr(result, measure) for lane, result in self.lanes.items()}
+        return {lane: value for lane, value in found.items() if value is not None}
+
+
+def write_matched(stream: str, rows: Sequence[MatchedRow], base: Path) -> list[Path]:
+    """Write the tables as Markdown and their numbers as JSON to `BASE.md` and `BASE.json`."""
+    lines = [f"# {markdown_escape(stream)}", ""]
+    for table in (cost_table(rows), tests_table(rows)):
+        if table is not None:
+            lines += [f"## {table.title}", "", *markdown_lines(table), "", markdown_escape(table.note), ""]
+    written = [base.with_name(f"{base.name}{suffix}") for suffix in (".md", ".json")]
+    files.write_text(written[0], "\n".join(lines))
+    files.write_json(written[1], {"schema": 1, "kind": "matched", "stream": stream, "rows": _numbers(rows)})
+    return written
+
+
+def cost_table(rows: Sequence[MatchedRow]) -> Table:
+    """ACC, FM and LA over all lanes, images forward and backward per batch, seconds and bytes."""
+    competing = [row.learner not in JOINT_TRAINING for row in rows]
+    found = {}
+    for measure in _MEASURES:
+        every = [summarise([getattr(lane, measure) for lane in row.lanes.values()]) for row in rows]
+        cells = [mean_cell(summary, source="", why_none=UNDEFINED[measure]) for summary in every]
+        found[measure] = mark_best(cells, highest=measure != "fm", competing=competing)
+    bodies = []
+    for at, row in enumerate(rows):
+        seconds = summarise([lane.seconds_train for lane in row.lanes.values()])
+        cells = [TableCell(row.learner), TableCell(str(len(row.lanes)), len(row.lanes))]
+        cells += [found[measure][at] for measure in _MEASURES]
+        cells += _cost_cells(row.cost)
+        bodies.append((*cells, mean_cell(seconds, source="", why_none="no result")))
+    columns = (
+        LEARNER,
+        Column("Lanes", "class orders x seeds that have finished"),
+        Column("ACC ↑", "mean accuracy over all tasks at the end, percent"),
+        Column("FM ↓", "mean drop from a task's best accuracy to the end, points"),
+        Column("LA ↑", "mean accuracy right after learning each task, percent"),
+        Column("Forward", "images through the network per batch"),
+        Column("Backward", "images per batch whose gradient is taken"),
+        Column("Cost", "forward + 2 x backward"),
+        Column("KiB", "kept beside one network with its heads: samples, logits, importances, further networks"),
+        Column("Seconds", "of training per lane"),
+    )
+    note = (
+        "Mean ± sample deviation over class orders and seeds, best in bold. Forward and backward: images per batch in "
+        "the middle of the stream, with the work at the end of a task; cost: forward + 2 × backward; predictions "
+        "apart. KiB: what is kept beside one network with its heads, when all tasks are learnt. Seconds: of training."
+    )
+    return Table("matched", "Results", columns, tuple(bodies), note)
+
+
+def _cost_cells(cost: CostPerBatch | None) -> list[TableCell]:
+    if cost is None:
+        return [gap("not known on this stream")] * 4
+    counts = [TableCell(number(value, 1), value) for value in (cost.forward, cost.backward, cost.images)]
+    return [*counts, TableCell(number(cost.bytes / 1024, 0), cost.bytes)]
+
+
+def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
+    """Paired tests of the paper's method against every other one, lane by lane; None if there is no pair."""
+    ours = next((row for row in rows if row.learner == paper.METHOD), None)
+    others = [row for row in rows if row is not ours and row.learner not in JOINT_TRAINING]
+    if ours is None or not others:
+        return None
+    tests = {m: [paired(ours.values(m), row.values(m)) for row in others] for m in ("acc", "fm")}
+    corrected = {m: holm([test.t if test else None for test in found]) for m, found in tests.items()}
+    bodies = []
+    for at, row in enumerate(others):
+        shared = len(ours.lanes.keys() & row.lanes.keys())
+        cells = [TableCell(row.learner), TableCell(str(shared), shared)]
+        for measure in ("acc", "fm"):
+            cells += paired_cells(tests[measure][at], corrected[measure][at])
+        bodies.append(tuple(cells))
+    columns = (Column(f"{ours.learner} against", numeric=False), Column("Lanes", "that both have"), *paired_columns())
+    note = "Paired by class order and seed; differences are SCALE minus the other. Holm's correction over these rows."
+    return Table("tests", "Paired tests", columns, tuple(bodies), note)
+
+
+def _numbers(rows: Sequence[MatchedRow]) -> list[dict[str, Any]]:
+    ours = next((row for row in rows if row.learner == paper.METHOD), None)
+    return [
+        {
+            "learner": row.learner,
+            "settings": dict(row.settings),
+            "lanes": [
+                {"order": order, "seed": seed, **{m: getattr(lane, m) for m in (*_MEASURES, "seconds_train")}}
+                for (order, seed), lane in row.lanes.items()
+            ],
+            "cost": None if row.cost is None else {**vars(row.cost), "images": row.cost.images},
+            "acc_difference": None if ours is None or row is ours else _difference(ours, row),
+        }
+        for row in rows
+    ]
+
+
+def _difference(ours: MatchedRow, row: MatchedRow) -> dict[str, Any] | None:
+    test: PairedTest | None = paired(ours.values("acc"), row.values("acc"))
+    return None if test is None else asdict(test)

@@ -45,12 +45,14 @@ class _Copies:
     def watch(self, tensors: Sequence[Tensor], good: int) -> bool:
         """These tensors, good now; returns whether the copies had to move, to which recorded steps refer."""
         before = [(t.data_ptr(), len(t)) for t in self.live]
-        self.live = [t.detach().as_strided((t.numel(),), (1,)) for t in tensors]
-        moved = [(t.data_ptr(), len(t)) for t in self.live] != before
+        live = [t.detach().as_strided((t.numel(),), (1,)) for t in tensors]
+        moved = [(t.data_ptr(), len(t)) for t in live] != before
         if moved:
-            self.flat = [torch.cat(self.live), torch.cat(self.live)]
-        else:
-            self.take(good)
+            self.live, self.flat = [], [live[0].new_empty(0)] * 2  # the old copies go before there are new ones
+            self.flat[good] = torch.cat(live)
+            self.flat[1 - good] = torch.empty_like(self.flat[good])
+        self.live = live
+        self.take(good)
         return moved
 
     def take(self, which: int) -> Tensor:

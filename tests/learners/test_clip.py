@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scale_cl.learners import registry
+from scale_cl.learners import Hal, HalConfig, registry
 from scale_cl.learners.scale import Scale, ScaleConfig
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -40,6 +40,22 @@ def test_a_long_step_is_shortened_and_keeps_its_direction(second_order: bool) ->
 def test_a_short_step_stays_as_it_is() -> None:
     for ours, theirs in zip(moved(1e6), moved(0.0), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_step_of_hal_is_shortened_with_its_distance_on_anchors() -> None:
+    def step(clip: float) -> Tensor:
+        learner = Hal(SPEC, HalConfig(lr=1.0, clip=clip, forgetting_steps=1, anchor_steps=1), seed=0)
+        generator, steps = torch.Generator().manual_seed(0), []
+        for task in ("a", "b"):
+            learner.begin_task(TaskInfo(task, 3))
+            before = torch.cat([p.detach().flatten() for p in learner.net.base_parameters().values()])
+            learner.observe(torch.randn(10, 6, generator=generator), torch.arange(10) % 3)
+            steps.append(torch.cat([p.detach().flatten() for p in learner.net.base_parameters().values()]) - before)
+            learner.end_task()
+        return steps[-1]
+
+    assert float(step(0.0).norm()) > 0.2
+    assert float(step(0.1).norm()) == pytest.approx(0.1, rel=1e-4)
 
 
 def test_own_images_have_it_and_the_papers_streams_do_not() -> None:

@@ -18,24 +18,33 @@ from scale_cl.streams import InputSpec, Stream, keeping
 from scale_cl.training import memory_check, train
 from scale_cl.training.config import resolve
 from scale_cl.training.run import build_learner
+from tests.learners.representatives import representatives
 from tests.learners.tiny import is_mlp, quick
 from tests.training.allocations import peak_bytes
 from tests.training.small_streams import colours, few_digits
 
 CPU = torch.device("cpu")
 FACTOR = 3.5  # how much more than is really taken may be foreseen; never less
-AS_OTHERS = ("si", "mas", "lwf", "icarl", "independent", "scale-plus")  # on images, as ewc, finetune, er, pnn, scale
 STREAMS: dict[str, Callable[[], Stream]] = {
     "mlp": lambda: few_digits(tasks=3, train=50),  # as many as the memory keeps
     "resnet": lambda: colours(tasks=2, train=50),
 }
 
 
-@pytest.mark.parametrize("kind", STREAMS)
+FEW = [name if name in representatives() else pytest.param(name, marks=pytest.mark.soak) for name in registry.names()]
+
+
 @pytest.mark.parametrize("name", registry.names())
-def test_what_a_learner_takes_is_foreseen_from_above_within_a_factor(name: str, kind: str) -> None:
-    if kind == "resnet" and name in AS_OTHERS:
-        pytest.skip("slow on the CPU, where others have shown it")
+def test_what_a_learner_takes_is_foreseen_from_above_within_a_factor(name: str) -> None:
+    check_foreseen(name, "mlp")
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_a_learner_takes_on_a_resnet_is_foreseen_likewise(name: str) -> None:
+    check_foreseen(name, "resnet")
+
+
+def check_foreseen(name: str, kind: str) -> None:
     few = {f"learner.{key}": value for key, value in quick(name).items() if key != "width"}
     stream, config = STREAMS[kind](), resolve(learner=name, options={"run.batch_size": 25, **few})
     foreseen = memory_check.needed(config, stream, on_gpu=False, learners=1)
@@ -74,7 +83,7 @@ def foreseen_for(name: str, tasks: int, shape: tuple[int, ...] = (1, 8, 8)) -> m
     return memory_check.footprint(name, resolve(learner=name).learner, work)
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", FEW)
 def test_more_tasks_never_take_less(name: str) -> None:
     sizes = [sum(vars(foreseen_for(name, tasks)).values()) for tasks in (1, 5, 33, 64, 65, 300)]
     assert sizes == sorted(sizes)
@@ -144,7 +153,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, config: Any, stream: Stream, free: 
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", FEW)
 def test_too_small_a_budget_is_refused_with_the_parts_before_anything_large_is_allocated(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from scale_cl.engine import Batch, Engine, ReplayConfig, Samples, Weights
+from scale_cl.engine.weights import clipped
 from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.nets import ContinualNet, Outputs
@@ -42,6 +43,7 @@ class HalConfig(ReplayConfig):
     forgetting_steps: int = setting(50, "steps on earlier tasks after which forgetting is measured", low=1)
     anchor_steps: int = setting(100, "steps in which an anchor is optimised", low=0)
     anchor_lr: float = setting(0.001, "learning rate of an anchor's pixels, by Adam", above=0)
+    clip: float = setting(0.0, "scale longer gradients down to this norm; 0: off (the authors)", low=0)
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
 
@@ -137,7 +139,7 @@ class Hal(ReplayLearner):
             self.log(ce=loss, anchors=distance)
             loss = loss + c.anchoring * distance
         self.log(loss=loss)
-        base.move(direction, c.lr)
+        base.move(clipped(direction, c.clip) if c.clip > 0 else direction, c.lr)
 
     def outputs(self, e: Samples, theta: Weights) -> Tensor:
         """Logits in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""

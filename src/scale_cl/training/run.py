@@ -119,6 +119,8 @@ def run_side_by_side(
         The result of each run, or its error: a run that diverges does not end the others. An error that is no
         ScaleClError ends all.
     """
+    if not runs:
+        return []
     with contextlib.ExitStack() as claims:
         for directory, _ in runs:
             claims.enter_context(directory.claimed(force=True))

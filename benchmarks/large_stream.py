@@ -36,9 +36,9 @@ from scale_cl.learners import Compute, Learner, StepStats
 from scale_cl.streams import TaskInfo
 from scale_cl.training import train
 from scale_cl.training.config import resolve
+from scale_cl.training.lanes import build_learner
 from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.machine import choose_device, describe, prepare
-from scale_cl.training.run import build_learner
 
 TASKS, CLASSES, PICTURES, SIDE = 10, 10, 300, 64
 

@@ -18,7 +18,7 @@ from scale_cl.streams import Stream, from_folder
 from scale_cl.streams.reading import LazyRows
 from scale_cl.training import memory_check, train
 from scale_cl.training.config import Config
-from scale_cl.training.run import build_learner, build_stream
+from scale_cl.training.lanes import build_learner, build_stream
 from tests.learners.sameness import differences
 from tests.training.child import Child
 from tests.training.test_kill import assert_same, end, finish

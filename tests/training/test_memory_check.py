@@ -17,7 +17,7 @@ from scale_cl.learners import registry
 from scale_cl.streams import InputSpec, Stream, keeping
 from scale_cl.training import memory_check, train
 from scale_cl.training.config import resolve
-from scale_cl.training.run import build_learner
+from scale_cl.training.lanes import build_learner
 from tests.learners.representatives import representatives
 from tests.learners.tiny import is_mlp, quick
 from tests.training.allocations import peak_bytes

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from scale_cl import streams
-from scale_cl.errors import InputError, Interrupted
+from scale_cl.errors import DivergenceError, InputError, Interrupted
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
 from scale_cl.training import Event, checkpoint, loop, train_many
@@ -24,6 +24,7 @@ from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.loop import Runners, runners_of
 from scale_cl.training.run_directory import RunDirectory
 
+Diverged = dict[int, DivergenceError] | None
 STEPS = 30  # a task
 BLOCK = 25
 
@@ -40,9 +41,9 @@ def made(seeds: Sequence[int]) -> tuple[list[Learner], list[Stream]]:
 @pytest.fixture
 def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def with_threads(runs: Sequence[LearnerRun]) -> Iterator[Runners]:
+    def with_threads(runs: Sequence[LearnerRun], diverged: Diverged = None) -> Iterator[Runners]:
         threads = {id(run): ThreadPoolExecutor(1) for run in runs}
-        yield Runners(threads)
+        yield Runners(runs, threads, diverged)
         for thread in threads.values():
             thread.shutdown()
 
@@ -102,6 +103,20 @@ def test_an_error_of_one_run_comes_out(threaded: None) -> None:
     assert learners[0].steps == BLOCK  # the other one ended its block
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_if_divergence_is_to_be_noted_the_others_train_on(
+    threaded: None, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    learners, tracks = made([0, 1])
+    learners[seed] = Scale(tracks[seed].spec, ScaleConfig(memory=20, inner_lr=1e30), seed=seed)
+    diverged: dict[int, DivergenceError] = {}
+    (left,) = train_many(learners, tracks, diverged=diverged, checkpointer=Checkpointer(tmp_path))
+    assert [(number, str(error).partition(",")[0]) for number, error in diverged.items()] == [(seed, f"seed {seed}")]
+    monkeypatch.undo()
+    (alone,) = train_many(*made([1 - seed]))
+    assert left.matrix == alone.matrix
+
+
 def test_one_run_or_a_cpu_needs_no_threads() -> None:
     learners, tracks = made([0])
     runs = [LearnerRun(learners[0], tracks[0])]
@@ -123,7 +138,7 @@ def test_in_turn_is_one_run_after_another_each_in_its_own_thread() -> None:
         return run.stream.seed, get_ident()
 
     threads = {id(run): ThreadPoolExecutor(1) for run in runs}
-    runners = Runners(threads)
+    runners = Runners(runs, threads)
     in_turn, each = runners.in_turn(runs, work), runners.each(runs, lambda run: (run.stream.seed, get_ident()))
     for thread in threads.values():
         thread.shutdown()
@@ -133,7 +148,7 @@ def test_in_turn_is_one_run_after_another_each_in_its_own_thread() -> None:
 
 def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_quick() -> None:
     with ThreadPoolExecutor(1) as thread:
-        runners = Runners({0: thread})
+        runners = Runners([], {0: thread})
         first = runners.block
         runners.took(first, (loop.QUICK + loop.SLOW) / 2)
         assert runners.block == first
@@ -147,6 +162,6 @@ def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_qu
         for _ in range(20):
             runners.took(runners.block, 0.0)
         assert runners.block == loop.MOST
-    alone = Runners({})
+    alone = Runners([], {})
     alone.took(1, 0.0)
     assert alone.block == 1  # progress after every step

@@ -19,7 +19,7 @@ from scale_cl.training import Event, run, train
 from scale_cl.training.checkpoint import UnusableCheckpointError
 from scale_cl.training.config import Config, resolve
 from scale_cl.training.events import Evaluated, Finished, Loaded, Restored, Started, Stepped, TaskStarted
-from scale_cl.training.run import build_learner, build_stream
+from scale_cl.training.lanes import build_learner, build_stream
 from scale_cl.training.run_directory import RunDirectory
 
 

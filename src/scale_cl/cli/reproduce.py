@@ -15,7 +15,7 @@ from scale_cl.cli.progress import clock
 from scale_cl.errors import printable
 
 if TYPE_CHECKING:
-    from scale_cl.experiments.engine import Outcome, TableLine
+    from scale_cl.experiments.engine import EngineChoice, Outcome, TableLine
     from scale_cl.experiments.planning import ExperimentPlan, PlannedRun
 
 FAILED = 1
@@ -120,7 +120,7 @@ def reproduce(
     with choice as chosen:
         plan = planning.plan(wanted, request, gpu=chosen.gpu)
         at_once = slots or chosen.slots
-        _show(plan, slots=at_once, gpu=chosen.gpu, out=out, to_stderr=not dry_run)
+        _show(plan, chosen, slots=at_once, out=out, to_stderr=not dry_run)
         if dry_run:
             return
         progress = _Progress(plan, gpu=chosen.gpu)
@@ -164,7 +164,7 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def _show(plan: ExperimentPlan, *, slots: int, gpu: bool, out: Path, to_stderr: bool) -> None:
+def _show(plan: ExperimentPlan, chosen: EngineChoice, *, slots: int, out: Path, to_stderr: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -176,7 +176,7 @@ def _show(plan: ExperimentPlan, *, slots: int, gpu: bool, out: Path, to_stderr: 
         table.add_column(heading, justify="right")
     for cell in plan.cells:
         to_run = sum(len(run.config.seeds) for run in cell.runs)
-        expected = clock(total_seconds(cell.runs, slots=1, gpu=gpu)) if cell.runs else "-"
+        expected = clock(total_seconds([[run] for run in cell.runs], slots=1, gpu=chosen.gpu)) if cell.runs else "-"
         numbers = [len(cell.seeds), len(cell.done), to_run, step_count(cell.config)]
         table.add_row(cell.experiment, stream_and_order(cell.config), cell.name, *map(str, numbers), expected)
     console = Console(stderr=to_stderr, soft_wrap=True)
@@ -185,13 +185,16 @@ def _show(plan: ExperimentPlan, *, slots: int, gpu: bool, out: Path, to_stderr: 
         say(line, err=to_stderr)
     elsewhere = sum(len(cell.elsewhere) for cell in plan.cells)
     shared = f", {elsewhere} shared with an earlier experiment" if elsewhere else ""
-    seconds = total_seconds(plan.runs, slots=slots, gpu=gpu)
+    groups = chosen.engine.groups(plan.runs)
+    seconds = total_seconds(groups, slots=slots, gpu=chosen.gpu)
     done = sum(len(cell.done) for cell in plan.cells)
-    runs = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'}"
+    runs = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'} to do"
+    if len(groups) < len(plan.runs):
+        runs += f", side by side in {len(groups)} group{'' if len(groups) == 1 else 's'}"
     how, alone = f"up to {slots} at once", sum(run.alone for run in plan.runs)
     if alone:
         how = "all one after another" if alone == len(plan.runs) else f"{how}, {alone} one after another"
-    line = f"{runs} to do, {how}, about {clock(seconds)}; {done} seeds done already{shared}; in {out}"
+    line = f"{runs}, {how}, about {clock(seconds)}; {done} seeds done already{shared}; in {out}"
     say(line, err=to_stderr)
 
 
@@ -202,7 +205,7 @@ class _Progress:
         from scale_cl.experiments.planning import total_seconds
 
         self.failed: list[Outcome] = []
-        self._weights = {run.folder: total_seconds([run], slots=1, gpu=gpu) for run in plan.runs}
+        self._weights = {run.folder: total_seconds([[run]], slots=1, gpu=gpu) for run in plan.runs}
         self._running: dict[Path, tuple[str, float]] = {}
         self._done, self._ended, self._began = 0.0, 0, time.monotonic()
         self._live = sys.stderr.isatty()
@@ -211,9 +214,10 @@ class _Progress:
         self._running[run.folder] = run.title, fraction
         if self._live:
             running = "; ".join(f"{title} {100 * part:.0f} %" for title, part in self._running.values())
-            shown = f"{running}{self._left()}"[: shutil.get_terminal_size().columns - 1]
+            left = self._left()
+            shown = running[: max(0, shutil.get_terminal_size().columns - 1 - len(left))]
             self._clear()
-            print(printable(shown), end="", file=sys.stderr, flush=True)
+            print(printable(f"{shown}{left}"), end="", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         """Begin the live line anew."""

@@ -29,7 +29,7 @@ from scale_cl.experiments.result_index import Finished
 from scale_cl.learners import Learner, method_properties
 from scale_cl.streams import InputSpec, Stream
 from scale_cl.streams import catalog as streams
-from scale_cl.training.run import build_stream
+from scale_cl.training.lanes import build_stream
 
 FOLDER = "claims"
 FEATURES_NAME = "features.safetensors"

@@ -42,8 +42,11 @@ class Listener(Protocol):
 class Engine(Protocol):
     """Executes runs. A run that fails, or whose process dies too often, is an outcome like any other."""
 
+    def groups(self, runs: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
+        """The runs in groups that it trains side by side, each as if it were one run."""
+
     def execute(self, runs: Sequence[PlannedRun], *, slots: int, listener: Listener) -> None:
-        """Execute all runs, at most `slots` at once; return when all have ended."""
+        """Execute all runs, at most `slots` groups at once; return when all have ended."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The engine of this machine: worker processes, each pinned to cores of its own, that execute one run after another.
 
-A worker is reused for the next run, so that libraries and data are loaded once; one that dies is replaced. This module
-is also the program of the workers (`python -m`), so it imports torch only after the process is pinned to its cores.
+On a GPU it executes groups of runs that train side by side. A worker is reused for the next run, so that libraries and
+data are loaded once; one that dies is replaced. This module is also the program of the workers (`python -m`), so it
+imports torch only after the process is pinned to its cores.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from scale_cl.experiments.engine import Listener, Outcome
 if TYPE_CHECKING:
     from scale_cl.experiments.planning import PlannedRun
 
-GPU_SLOTS = 2  # runs per GPU: while the host of one evaluates, the other keeps the device busy
+GPU_SLOTS = 2  # groups per GPU: while the host of one evaluates, the other keeps the device busy
+LANES = 20  # seeds that train side by side: a GPU then has three times the throughput that it has with one
 
 
 def cores() -> list[int]:
@@ -43,6 +45,50 @@ def slots(*, gpus: int, threads: int) -> int:
     return min(at_most, gpus * GPU_SLOTS) if gpus else at_most
 
 
+def lane_groups(runs: Sequence[PlannedRun], *, gpus: int = 1) -> list[list[PlannedRun]]:
+    """The runs in groups that train side by side, of at most `LANES` seeds and enough of them for all GPUs.
+
+    The runs of a group differ only in settings of the learner, class order and seeds. A run whose time counts, or whose
+    features are stored, is a group of its own.
+    """
+    alike: dict[str, list[PlannedRun]] = {}
+    for run in runs:
+        kind = str(run.folder) if run.alone or run.features else _kind(run)
+        alike.setdefault(kind, []).append(run)
+    most = min(LANES, -(-_lanes(runs) // gpus))
+    return [group for own in alike.values() for group in _evenly(own, most)]
+
+
+def _kind(run: PlannedRun) -> str:
+    """A text that is equal for runs that may train side by side: their tasks have the same lengths, too."""
+    from scale_cl.streams import catalog
+
+    c = run.config
+    sections, entry = c.as_dict(), catalog.entry(c.stream.name)
+    how = {name: value for name, value in sections["run"].items() if name not in ("seed", "seeds")}
+    stream, seeds = dict(sections["stream"]), c.seeds
+    if entry.source and not entry.uneven and c.stream.train_share == 1:  # neither changes the lengths of tasks
+        stream, seeds = stream | {"class_order": None}, []
+    epochs = getattr(c.learner, "epochs", 1)
+    return json.dumps([run.experiment, c.learner_name, epochs, stream, seeds, how], sort_keys=True)
+
+
+def _evenly(runs: list[PlannedRun], most: int) -> list[list[PlannedRun]]:
+    """As few groups as have at most so many seeds, if they are of several runs, with about as many seeds each."""
+    count = min(-(-_lanes(runs) // most), len(runs))
+    while True:
+        groups: list[list[PlannedRun]] = [[] for _ in range(count)]
+        for run in sorted(runs, key=lambda run: -len(run.config.seeds)):
+            min(groups, key=_lanes).append(run)
+        if all(len(group) == 1 or _lanes(group) <= most for group in groups):
+            return groups
+        count += 1
+
+
+def _lanes(runs: Sequence[PlannedRun]) -> int:
+    return sum(len(run.config.seeds) for run in runs)
+
+
 class LocalEngine:
     """Executes runs on the cores or GPUs of this machine.
 
@@ -54,34 +100,50 @@ class LocalEngine:
         """`root` is the data directory; `gpus` are the GPUs to use, as CUDA_VISIBLE_DEVICES names them."""
         self._root, self._threads, self._gpus = root, threads, list(gpus)
 
+    def groups(self, runs: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
+        """The runs that train side by side: on a GPU, groups of them."""
+        return lane_groups(runs, gpus=len(self._gpus)) if self._gpus else [[run] for run in runs]
+
     def execute(self, runs: Sequence[PlannedRun], *, slots: int, listener: Listener) -> None:
-        """Execute all runs; however this function ends, it ends every process that it started."""
+        """Execute all runs; however this function ends, it ends every process that it started.
+
+        A group whose process dies, or breaks for want of memory, starts again as two halves.
+        """
         from scale_cl.experiments.run_worker import as_message
 
-        waiting = deque(runs)
+        waiting = deque(self.groups(runs))
         answers: _Answers = queue.SimpleQueue()
         workers = [_Worker(self._place(i, slots), answers) for i in range(min(slots, len(runs)))]
         free = list(workers)
-        busy: dict[_Worker, tuple[PlannedRun, float]] = {}
+        busy: dict[_Worker, tuple[list[PlannedRun], float]] = {}
         try:
             while waiting or busy:
                 while waiting and free:
-                    worker, run = free.pop(0), waiting.popleft()
-                    busy[worker] = run, time.monotonic()
-                    worker.send(as_message(run, self._root))
+                    worker, group = free.pop(0), waiting.popleft()
+                    busy[worker] = group, time.monotonic()
+                    worker.send({"runs": [as_message(run, self._root) for run in group]})
                 worker, process, line = answers.get()
                 if process is not worker.process:
                     continue  # from a process that has been replaced
-                answer: dict[str, Any] = json.loads(line) if line else {"error": worker.last_words(), "broken": True}
+                answer: dict[str, Any] = json.loads(line) if line else {"broken": worker.last_words()}
                 if "fraction" in answer:
-                    listener.progressed(busy[worker][0], answer["fraction"])
+                    for run in busy[worker][0]:
+                        listener.progressed(run, answer["fraction"])
                     continue
                 if answer["broken"]:
                     worker.end()  # the next run gets a new process
-                if worker in busy:
-                    run, began = busy.pop(worker)
-                    free.append(worker)
-                    listener.ended(Outcome(run, time.monotonic() - began, answer["error"]))
+                if worker not in busy:
+                    continue
+                group, began = busy.pop(worker)
+                free.append(worker)
+                if answer["broken"] and len(group) > 1:
+                    waiting.extendleft((group[len(group) // 2 :], group[: len(group) // 2]))
+                    for run in group:
+                        listener.retried(run, answer["broken"])
+                    continue
+                errors = [answer["broken"]] if answer["broken"] else answer["errors"]
+                for run, error in zip(group, errors, strict=True):
+                    listener.ended(Outcome(run, time.monotonic() - began, error))
         finally:
             for worker in workers:
                 worker.end()
@@ -212,17 +274,18 @@ def _read_messages(lines: TextIO, messages: queue.SimpleQueue[dict[str, Any]]) -
 
 
 def _answer(answers: TextIO, message: dict[str, Any]) -> None:
-    """Execute a run; after an error that is not ours the process may be broken (its CUDA state is) and is replaced."""
-    from scale_cl.experiments.run_worker import Pace, carry_out
+    """Execute runs; after an error that is not ours the process may be broken (its CUDA state is) and is replaced."""
+    from scale_cl.experiments.run_worker import Pace, carry_out_together
 
     def tell(fraction: float) -> None:
         print(json.dumps({"fraction": fraction}), file=answers, flush=True)
 
-    answer: dict[str, Any] = {"error": None, "broken": False}
+    answer: dict[str, Any] = {"broken": None}  # or why
     try:
-        carry_out(message, Pace(tell))
+        errors = carry_out_together(message["runs"], Pace(tell))
+        answer["errors"] = [None if error is None else reason_of(error) for error in errors]
     except Exception as failure:
-        answer = {"error": reason_of(failure), "broken": not isinstance(failure, ScaleClError)}
+        answer["broken"] = reason_of(failure)
         traceback.print_exc()
     clear()
     print(json.dumps(answer), file=answers, flush=True)

@@ -272,13 +272,13 @@ def key_of(config: Config) -> str:
     return identity(config.as_dict(), task_count(config))
 
 
-def total_seconds(runs: Sequence[PlannedRun], *, slots: int, gpu: bool) -> float:
-    """Rough time of these runs; on a GPU each further seed of a run costs about a third of the first."""
+def total_seconds(groups: Iterable[Sequence[PlannedRun]], *, slots: int, gpu: bool) -> float:
+    """Rough time of runs in groups; on a GPU each further seed of a group costs about a third of the first."""
     total = 0.0
-    for run in runs:
-        seeds = len(run.config.seeds)
-        seconds = estimated_seconds(run.config, gpu=gpu) * (1 + (seeds - 1) / 3 if gpu else seeds)
-        total += seconds if run.alone else seconds / max(1, slots)
+    for group in groups:
+        each = [estimated_seconds(run.config, gpu=gpu) for run in group for _ in run.config.seeds]
+        seconds = max(each) + (sum(each) - max(each)) / 3 if gpu else sum(each)
+        total += seconds if group[0].alone else seconds / max(1, slots)
     return total
 
 

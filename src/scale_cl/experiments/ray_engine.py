@@ -78,6 +78,10 @@ class RayEngine:
             raise ConfigError(f"no node of the Ray cluster has {self._share} for a run; the largest: {largest}")
         return room
 
+    def groups(self, runs: Sequence[PlannedRun]) -> list[list[PlannedRun]]:
+        """Each run is a group of its own."""
+        return [[run] for run in runs]
+
     def execute(self, runs: Sequence[PlannedRun], *, slots: int, listener: Listener) -> None:
         """Execute all runs; however this function ends, it ends every run that has started."""
         self.slots()

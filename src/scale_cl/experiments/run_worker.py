@@ -1,7 +1,8 @@
-"""Execute one run, on whichever machine an engine has put it: train, and write the result to its folder."""
+"""Execute runs, on whichever machine an engine has put them: train, and write the result to each one's folder."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scale_cl import training
+from scale_cl.errors import OutputInUseError, ScaleClError
 from scale_cl.experiments.claims import keep_features
 from scale_cl.experiments.planning import PlannedRun, key_of, rerun_arguments
 from scale_cl.experiments.result_index import ALONE, Finished
@@ -16,7 +18,7 @@ from scale_cl.plugins import give_references, given_references
 from scale_cl.training import Event, Listener
 from scale_cl.training.config import Config
 from scale_cl.training.events import Started, Stepped
-from scale_cl.training.run_directory import RunDirectory
+from scale_cl.training.run_directory import RunDirectory, RunRequest
 
 _PATIENCE = 10.0  # seconds that the folder may stay locked by a process that was killed
 
@@ -43,15 +45,7 @@ def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, pati
     A run that was killed continues from its checkpoints, unless its time counts: that starts again. For `patience`
     seconds, 10 by default, the folder may be locked by a process that is being ended.
     """
-    give_references(message["references"])
-    run = PlannedRun(
-        message["experiment"],
-        Config.from_dict(message["config"], preset=message["preset"]),
-        Path(message["out"]),
-        Path(message["folder"]),
-        bool(message["alone"]),
-        bool(message["features"]),
-    )
+    run = _planned(message)
     on_trained = None
     if run.features:
         (_,) = run.config.seeds  # a folder holds the features of one seed
@@ -61,7 +55,7 @@ def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, pati
             training.run(
                 run.config,
                 folder,
-                data=None if message["root"] is None else Path(message["root"]),
+                data=_root(message),
                 resume=not run.alone,
                 force=True,
                 on_event=on_event,
@@ -69,6 +63,52 @@ def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, pati
                 arguments=message["words"],
                 environment={ALONE: run.alone, "experiment": run.experiment},
             )
+
+
+def carry_out_together(messages: list[dict[str, Any]], on_event: Listener | None = None) -> list[ScaleClError | None]:
+    """Do the runs of messages side by side; the error of each, or None: its folder holds a valid result.
+
+    An error that is no ScaleClError is raised.
+    """
+    if len(messages) == 1:
+        try:
+            carry_out(messages[0], on_event)
+        except ScaleClError as error:
+            return [error]
+        return [None]
+    errors: list[ScaleClError | None] = [None] * len(messages)
+    asked: dict[int, tuple[RunDirectory, RunRequest]] = {}
+    with contextlib.ExitStack() as claims:
+        for number, message in enumerate(messages):
+            run = _planned(message)
+            try:
+                folder = claims.enter_context(RunDirectory(run.folder).claimed(force=True, patience=_PATIENCE))
+            except OutputInUseError as error:
+                errors[number] = error
+                continue
+            if not is_done(run):
+                asked[number] = folder, RunRequest(run.config, _root(message), message["words"])
+        recorded = {ALONE: False, "experiment": messages[0]["experiment"]}
+        made = training.run_side_by_side(list(asked.values()), on_event=on_event, environment=recorded)
+    for number, one in zip(asked, made, strict=True):
+        errors[number] = one if isinstance(one, ScaleClError) else None
+    return errors
+
+
+def _planned(message: dict[str, Any]) -> PlannedRun:
+    give_references(message["references"])
+    return PlannedRun(
+        message["experiment"],
+        Config.from_dict(message["config"], preset=message["preset"]),
+        Path(message["out"]),
+        Path(message["folder"]),
+        bool(message["alone"]),
+        bool(message["features"]),
+    )
+
+
+def _root(message: dict[str, Any]) -> Path | None:
+    return None if message["root"] is None else Path(message["root"])
 
 
 def is_done(run: PlannedRun) -> bool:

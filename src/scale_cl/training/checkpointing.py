@@ -49,7 +49,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | Sequence[Path],
         *,
         every: int = 0,
         seconds: float = 0.0,
@@ -62,7 +62,7 @@ class Checkpointer:
         """Write at the end of every task, and within tasks every `every` steps or `seconds` seconds (0: never).
 
         Args:
-            directory: where the run writes.
+            directory: where the run writes; one per learner if they are of several runs.
             every: steps from one checkpoint to the next.
             seconds: seconds from one checkpoint to the next.
             kept: how many checkpoints per seed stay; an earlier one serves if the newest is damaged.
@@ -73,12 +73,11 @@ class Checkpointer:
                 A write that failed is then reported by the next `save`, or at the end.
             here: where a relative path of the stream begins, seen from `directory`; recorded.
         """
-        self.directory, self._every, self._seconds, self._kept = directory, every, seconds, kept
-        self._folders = RunDirectory(directory)
+        self._directories = [directory] if isinstance(directory, Path) else list(directory)
+        self._every, self._seconds, self._kept = every, seconds, kept
         self._resume, self._stop = resume, stop
-        self._config: Mapping[str, Any] = {}
         self._here = here
-        self._streams: dict[int, tuple[LearntStream, ...]] = {}  # by seed
+        self._known: dict[LearnerRun, _Known] = {}
         self._began = self._last = time.monotonic()
         self._beside = beside
         self._writer: ThreadPoolExecutor | None = None
@@ -98,12 +97,14 @@ class Checkpointer:
                 self._writer.shutdown()
                 self._writer = None
 
-    def restore(self, runs: Sequence[LearnerRun], streams: Sequence[Stream], config: Mapping[str, Any]) -> None:
+    def restore(
+        self, runs: Sequence[LearnerRun], streams: Sequence[Stream], configs: Sequence[Mapping[str, Any]]
+    ) -> None:
         """Set each run to its newest good checkpoint, if it has any; called once, before training."""
-        self._config = config
-        for run, stream in zip(runs, streams, strict=True):
-            self._streams[stream.seed] = learnt_streams(stream, self._here)
-            folder = self._folders.checkpoints_of(stream.seed)
+        where = self._directories * len(runs) if len(self._directories) == 1 else self._directories
+        for run, stream, config, directory in zip(runs, streams, configs, where, strict=True):
+            folder = RunDirectory(directory).checkpoints_of(stream.seed)
+            self._known[run] = _Known(folder, config, learnt_streams(stream, self._here))
             if not checkpoint.found(folder):
                 continue
             if not self._resume:
@@ -136,11 +137,12 @@ class Checkpointer:
         self._last = time.monotonic()
         if self._stop is not None and self._stop():
             self._finish_writing()
-            raise Interrupted(f"stopped as asked; go on with: scale-cl resume {self.directory}")
+            raise Interrupted(f"stopped as asked; go on with: scale-cl resume {self._directories[0]}")
 
     def _snapshot(self, run: LearnerRun) -> _Snapshot:
         """The run as it is now; training does not change it any more."""
         packed = ready = None
+        known = self._known[run]
         run.flush_counts()
         with run.on_device():
             run.learner.check_finite()
@@ -160,14 +162,14 @@ class Checkpointer:
             spec=learner.spec,
             tasks=tuple(SavedTask(name, classes.get(name, met)) for name in learner.tasks),
             state=state,
-            images=_images(self._config),
+            images=_images(known.config),
         )
         now = Checkpoint(
             model=model,
             stream=run.stream.name,
-            data=self._streams[run.stream.seed][-1].data,
-            streams=self._streams[run.stream.seed],
-            config=dict(self._config),
+            data=known.streams[-1].data,
+            streams=known.streams,
+            config=dict(known.config),
             position=Position(run.stage, run.done),
             matrix=[list(row) for row in run.matrix],
             seconds_train=run.seconds_train,
@@ -177,7 +179,7 @@ class Checkpointer:
             predictions=(*run.predictions, *([] if run.prequential is None else run.prequential.unfinished())),
             boundaries=found,
         )
-        return _Snapshot(now, packed, ready)
+        return _Snapshot(known.folder, now, packed, ready)
 
     def _finish_writing(self) -> None:
         """Wait for the writers; CheckpointError if one of them failed."""
@@ -187,15 +189,14 @@ class Checkpointer:
             one.result()
 
     def _write(self, snapshot: _Snapshot) -> None:
-        now = snapshot.complete()
-        folder = self._folders.checkpoints_of(now.model.seed)
+        now, folder = snapshot.complete(), snapshot.folder
         try:
             checkpoint.write(folder, now)
             kept = checkpoint.found(folder)[: self._kept]
             checkpoint.keep_only(folder, [*kept, folder / f"{checkpoint.name_of(_start(now.streams))}.json"])
         except OSError as error:
             raise UnwrittenCheckpointError(
-                f"a checkpoint cannot be written to {self.directory}: {error.strerror or error}"
+                f"a checkpoint cannot be written to {folder.parents[1]}: {error.strerror or error}"
             ) from error
 
     def _restore(self, run: LearnerRun, path: Path, saved: Checkpoint) -> None:
@@ -216,23 +217,23 @@ class Checkpointer:
 
     def _begins_from(self, saved: Checkpoint, run: LearnerRun) -> bool:
         """Whether it is the end of the streams before the last one, from which the run is taught the last one."""
-        before = self._streams[run.stream.seed][:-1]
-        return bool(before) and saved.streams == before and saved.position == _start(self._streams[run.stream.seed])
+        streams = self._known[run].streams
+        return len(streams) > 1 and saved.streams == streams[:-1] and saved.position == _start(streams)
 
     def _check(self, path: Path, saved: Checkpoint, run: LearnerRun, *, begins: bool) -> None:
         """Refuse a checkpoint that is whole but not of this run."""
-        stream = run.stream
+        stream, known = run.stream, self._known[run]
         mine = (stream.name, run.learner.name, stream.seed)
         theirs = (saved.stream, saved.model.learner, saved.model.seed)
         if theirs != mine:
             raise CheckpointError(f"{path} is foreign: it is of {_words(theirs)}, expected {_words(mine)}")
         if begins:
-            if saved.config.get("learner") != json.loads(json.dumps(self._config.get("learner"))):
+            if saved.config.get("learner") != json.loads(json.dumps(known.config.get("learner"))):
                 raise CheckpointError(f"{path} is foreign: its learner has other settings")
             return
-        if not same_settings(saved.config, self._config):
+        if not same_settings(saved.config, known.config):
             raise CheckpointError(f"{path} is foreign: it was made with another config")
-        if saved.data != self._streams[stream.seed][-1].data:
+        if saved.data != known.streams[-1].data:
             raise CheckpointError(f"{path} was made with other data than the stream has now")
         drawn, here = saved.state["tensors"].get("rng"), torch.Generator(run.learner.device).get_state()
         if drawn is not None and drawn.shape != here.shape:
@@ -245,9 +246,19 @@ class Checkpointer:
 
 
 @dataclass(frozen=True)
+class _Known:
+    """What the checkpoints of one run record, and where they are."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    streams: tuple[LearntStream, ...]
+
+
+@dataclass(frozen=True)
 class _Snapshot:
     """A checkpoint whose tensors may still be on the device."""
 
+    folder: Path
     checkpoint: Checkpoint
     packed: HostCopy | None = None  # its tensors, if they are on a GPU
     ready: torch.cuda.Event | None = None  # when the device has packed them

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 from scale_cl import metrics
-from scale_cl.errors import ConfigError, StreamError
+from scale_cl.errors import ConfigError, DivergenceError, StreamError
 from scale_cl.learners import Learner
 from scale_cl.learners.boundaries import Detection
 from scale_cl.metrics import Evaluation
@@ -91,9 +91,10 @@ def train_many(
     evaluate_every: int = 0,
     evaluate_samples: int = 125,
     prequential: bool = False,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     checkpointer: Checkpointer | None = None,
     detection: Detection | None = None,
+    diverged: dict[int, DivergenceError] | None = None,
 ) -> list[SeedResult]:
     """Train each learner on its own stream, side by side: several seeds of one method, or several settings of it.
 
@@ -109,18 +110,21 @@ def train_many(
         evaluate_every: steps from one evaluation within tasks to the next; 0: none.
         evaluate_samples: test samples per task of such an evaluation, drawn once by the stream's seed.
         prequential: predict each batch before it is learnt, and count the correct predictions.
-        config: what the results record as their config; by default the learner's settings.
+        config: what the results record as their config, one for all or one per learner; by default its settings.
         checkpointer: writes checkpoints, and restores each learner from its newest one if it is to resume.
         detection: how task boundaries are found, on streams whose `boundaries` are "detect".
+        diverged: if given, a learner that diverges does not end the training of all: its error is entered here under
+            its number, and it has no result.
     """
     _check(learners, streams, batch_size)
     tell = on_event or events.ignore
     epochs = learners[0].epochs
     runs = [learner_run(learner, stream, detection) for learner, stream in zip(learners, streams, strict=True)]
+    configs = _configs(config, learners)
     first = runs[0].stream
     batches = [-(-stage.samples // batch_size) for stage in runs[0].stages]  # per epoch
     if checkpointer is not None:
-        checkpointer.restore(runs, streams, config or _settings_of(learners[0]))
+        checkpointer.restore(runs, streams, configs)
     seeds = tuple(stream.seed for stream in streams)
     tell(Started(first.name, learners[0].name, seeds, len(first), epochs * sum(batches)))
     for run in runs:
@@ -137,7 +141,7 @@ def train_many(
     with (
         checkpointer or contextlib.nullcontext(),
         _monitored(runs, wanted, tell),
-        runners_of(runs) as runners,
+        runners_of(runs, diverged) as runners,
         _read_as_they_come(streams),
     ):
         _train_stages(runs, batch_size, batches, tell, checkpointer, runners)
@@ -148,7 +152,7 @@ def train_many(
             stream=run.stream.name,
             learner=run.learner.name,
             seed=run.stream.seed,
-            config=dict(config or _settings_of(run.learner)),
+            config=dict(own),
             tasks=[task.name for task in run.stream.tasks],
             matrix=run.matrix,
             seconds_train=run.seconds_train,
@@ -160,8 +164,18 @@ def train_many(
             boundaries=_boundaries(run, batches),
             streams=stream_tasks(run.stream),
         )
-        for run in runs
+        for number, (run, own) in enumerate(zip(runs, configs, strict=True))
+        if number not in (diverged or ())
     ]
+
+
+def _configs(
+    given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, learners: Sequence[Learner]
+) -> Sequence[Mapping[str, Any]]:
+    """The config of each learner."""
+    if isinstance(given, Sequence):
+        return given
+    return [given or {"learner": {"name": one.name, **as_dict(one.config)}} for one in learners]
 
 
 def _boundaries(run: LearnerRun, batches: Sequence[int]) -> FoundBoundaries | None:
@@ -181,16 +195,18 @@ def _train_stages(
 ) -> None:
     """All stages that are left; `batches` holds the number of batches per epoch of each stage.
 
-    A run that was restored ahead of the others waits for them.
+    A run that was restored ahead of the others waits for them; one that diverged is left behind.
     """
     epochs, stages, clock = runs[0].learner.epochs, runs[0].stages, _Clock()
     for number in range(min(run.stage for run in runs), len(stages)):
-        stage, active = stages[number], [run for run in runs if run.stage == number]
+        stage, active = stages[number], runners.sound([run for run in runs if run.stage == number])
+        if not active:  # all have diverged, apart from those that are ahead
+            continue
         clock.restart()
         tell(TaskStarted(number, stage.name, epochs * batches[number]))
         runners.in_turn(active, LearnerRun.begin)
         before, step = epochs * sum(batches[:number]), min(run.done for run in active)
-        while step < epochs * batches[number]:
+        while active and step < epochs * batches[number]:
             stop = min(step + runners.block, epochs * batches[number])
             if checkpointer is not None:
                 stop = min(stop, checkpointer.next_due(before + step) - before)
@@ -198,7 +214,7 @@ def _train_stages(
             steps = partial(_take_steps, stop=stop, batches=batches[number], batch_size=batch_size, tasks=stage.tested)
             runners.each(active, steps)
             runners.took(stop - step, time.perf_counter() - began)
-            step = stop
+            step, active = stop, runners.sound(active)
             tell(Stepped(before + step))
             if checkpointer is not None and checkpointer.due(before + step):
                 _wait(runs)
@@ -208,10 +224,12 @@ def _train_stages(
         runners.in_turn(active, LearnerRun.end)
         runners.each(active, partial(LearnerRun.evaluate, tasks=stage.tested))
         _wait(runs)
+        active = runners.sound(active)
         for run in active:
             run.flush_counts()
         clock.trained(active)
         rows = runners.each(active, partial(LearnerRun.test, tasks=stage.tested))
+        active = runners.sound(active)
         for run, row in zip(active, rows, strict=True):
             tell(Evaluated(run.stream.seed, stage.tested - 1, row))
             run.record(row)
@@ -310,11 +328,7 @@ class _Clock:
 
     def _share(self, runs: Sequence[LearnerRun]) -> float:
         passed, self._mark = time.perf_counter() - self._mark, time.perf_counter()
-        return passed / len(runs)
-
-
-def _settings_of(learner: Learner) -> dict[str, Any]:
-    return {"learner": {"name": learner.name, **as_dict(learner.config)}}
+        return passed / max(1, len(runs))
 
 
 def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
@@ -353,13 +367,19 @@ class Runners:
     A run always has the same thread, because libraries keep state per thread.
     """
 
-    def __init__(self, threads: dict[int, ThreadPoolExecutor]) -> None:
+    def __init__(
+        self,
+        runs: Sequence[LearnerRun],
+        threads: dict[int, ThreadPoolExecutor],
+        diverged: dict[int, DivergenceError] | None = None,
+    ) -> None:
         """`threads` by `id` of the run; if empty, the caller's thread does everything in turn.
 
         `block` is the number of steps to make before the caller reports progress: many, because steps are recorded one
         run after another, and runs whose step is recorded should not wait.
         """
-        self._threads = threads
+        self._threads, self._diverged = threads, diverged
+        self._numbers = {id(run): number for number, run in enumerate(runs)}
         self.block = FIRST if threads else 1
 
     def took(self, steps: int, seconds: float) -> None:
@@ -374,13 +394,21 @@ class Runners:
         elif seconds < QUICK and steps == self.block:
             self.block = min(2 * self.block, MOST)
 
+    def sound(self, runs: Sequence[LearnerRun]) -> list[LearnerRun]:
+        """Those of the runs that have not diverged."""
+        return [run for run in runs if self._numbers[id(run)] not in (self._diverged or ())]
+
     def each(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
-        """The results of `do` for all runs, in parallel; the first run's error is raised when all are done."""
+        """The results of `do` for all runs, in parallel; the first run's error is raised when all are done.
+
+        If divergence is to be noted, a run that diverges, or did so before, has no result.
+        """
         if not self._threads:
-            return [do(run) for run in runs]
-        doing = [self._threads[id(run)].submit(do, run) for run in runs]
+            return self.in_turn(runs, do)
+        going = self.sound(runs)
+        doing = [self._threads[id(run)].submit(do, run) for run in going]
         wait(doing)
-        return [one.result() for one in doing]
+        return self._results({run: one.result for run, one in zip(going, doing, strict=True)})
 
     def in_turn(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
         """As `each`, but one run after another: for many small calls that contend for the interpreter's lock.
@@ -388,18 +416,31 @@ class Runners:
         Each such call releases the lock and wants it back at once: twenty threads at once take several times as long
         as one after another. An error is raised at once.
         """
-        if not self._threads:
-            return [do(run) for run in runs]
-        return [self._threads[id(run)].submit(do, run).result() for run in runs]
+
+        def done(run: LearnerRun) -> T:
+            return self._threads[id(run)].submit(do, run).result() if self._threads else do(run)
+
+        return self._results({run: partial(done, run) for run in self.sound(runs)})
+
+    def _results(self, done: Mapping[LearnerRun, Callable[[], T]]) -> list[T]:
+        found = []
+        for run, result in done.items():
+            try:
+                found.append(result())
+            except DivergenceError as error:
+                if self._diverged is None:
+                    raise
+                self._diverged[self._numbers[id(run)]] = error
+        return found
 
 
 @contextlib.contextmanager
-def runners_of(runs: Sequence[LearnerRun]) -> Iterator[Runners]:
-    """The runners of these runs; their threads end with the context."""
+def runners_of(runs: Sequence[LearnerRun], diverged: dict[int, DivergenceError] | None = None) -> Iterator[Runners]:
+    """The runners of these runs, whose threads end with the context; for `diverged` see `train_many`."""
     on_gpu = all(run.learner.device.type == "cuda" for run in runs)
     threads = {id(run): ThreadPoolExecutor(1) for run in runs} if on_gpu and len(runs) > 1 else {}
     try:
-        yield Runners(threads)
+        yield Runners(runs, threads, diverged)
     finally:
         for thread in threads.values():
             thread.shutdown()

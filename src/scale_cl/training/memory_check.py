@@ -83,11 +83,17 @@ def work_of(config: Config, stream: Stream, *, on_gpu: bool) -> Work:
     return Work(stream.spec, classes, batch, tested, on_gpu)
 
 
-def check_fits(config: Config, stream: Stream, device: torch.device, *, learners: int, apart: bool = False) -> None:
-    """Raise ConfigError if a run of so many learners at once will not fit; nothing if that is not known."""
-    free = free_bytes(device)
-    if free is None:
+def check_fits(
+    config: Config, stream: Stream, device: torch.device, *, learners: int, apart: bool = False, share: float = 1.0
+) -> None:
+    """Raise ConfigError if so many learners at once will not fit into `share` of what the device has free.
+
+    Nothing is raised if that is not known.
+    """
+    known = free_bytes(device)
+    if known is None:
         return
+    free = int(share * known)
     on_gpu = device.type == "cuda"
     parts = needed(config, stream, on_gpu=on_gpu, learners=learners, apart=apart, whole=False)
     if sum(parts.values()) <= free:  # else the model need not be looked at, nor could it be built around such a memory

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from scale_cl.errors import Interrupted, ScaleClError, one_line
 from scale_cl.plugins import give_references, given_references
 from scale_cl.results import SeedResult
 from scale_cl.training import machine
-from scale_cl.training.events import Event, Listener
+from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted
 
 _POLL = 0.1  # seconds between checks whether the run is to stop
 _STOP = "stop"
@@ -164,3 +165,56 @@ def _sendable(error: Exception) -> Exception:
     except Exception:  # of many kinds: the error is somebody else's class
         return RuntimeError(one_line(error))
     return error
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+class FewSteps:
+    """Passes on the events of one seed; of its steps only every twentieth."""
+
+    _EVERY = 20
+
+    def __init__(self, tell: Listener) -> None:
+        """`tell` is given the events."""
+        self._tell, self._all = tell, 0
+
+    def __call__(self, event: Event) -> None:
+        """Pass an event on, or leave it out."""
+        if isinstance(event, Started):
+            self._all = event.steps
+        if isinstance(event, Stepped) and event.steps % self._EVERY and event.steps != self._all:
+            return
+        self._tell(event)
+
+
+class MergedEvents:
+    """Passes on the events of seeds that train independently as those of one run."""
+
+    def __init__(self, tell: Listener, seeds: list[int]) -> None:
+        """`tell` is given the events."""
+        self._tell = tell
+        self._steps = dict.fromkeys(seeds, 0)
+        self._loaded = self._started = False
+        self._task = -1
+        self._training = set(seeds)
+
+    def take(self, seed: int, event: Event) -> None:
+        """Pass on an event of one seed, if it is an event of the whole run as well."""
+        match event:
+            case Loaded():
+                new, self._loaded = not self._loaded, True
+            case Started():
+                new, self._started = not self._started, True
+                event = replace(event, seeds=tuple(self._steps))
+            case TaskStarted(task=task):
+                new, self._task = task > self._task, max(task, self._task)
+            case Stepped(steps=steps):
+                self._steps[seed] = steps
+                of_each = tuple(self._steps.values())
+                new, event = True, Stepped(sum(of_each) // len(of_each), of_each)
+            case Finished():
+                self._training.discard(seed)
+                new = not self._training
+            case _:
+                new = True
+        if new:
+            self._tell(event)

@@ -1,39 +1,36 @@
 """A whole run from its config: `run(config, out=DIR)`, with checkpoints, a note and the result in that directory.
 
-On a GPU all seeds train side by side; on a CPU they are spread over processes.
+On a GPU all seeds train side by side, with `run_side_by_side` those of several runs; on a CPU they are spread over
+processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from scale_cl import results, streams
-from scale_cl.errors import Interrupted, OutputInUseError, ResultError
-from scale_cl.learners import Learner, registry
+from scale_cl import results
+from scale_cl.errors import ConfigError, DivergenceError, Interrupted, OutputInUseError, ResultError, ScaleClError
+from scale_cl.learners import Learner
 from scale_cl.results import RunResult, SeedResult
-from scale_cl.streams import Stream, catalog
-from scale_cl.streams.keeping import room
-from scale_cl.streams.sources.source import Progress
-from scale_cl.streams.user_streams import load_own
+from scale_cl.streams import Stream
 from scale_cl.training import machine
 from scale_cl.training.checkpoint import UnusableCheckpointError, UnwrittenCheckpointError
-from scale_cl.training.checkpointing import Checkpointer, same_settings
-from scale_cl.training.config import Config, StreamSettings, streams_learnt
-from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted, ignore, to_all
-from scale_cl.training.learnt_streams import after_earlier
-from scale_cl.training.loop import train_many
-from scale_cl.training.machine import choose_device, compute, prepare
+from scale_cl.training.checkpointing import same_settings
+from scale_cl.training.config import Config, streams_learnt
+from scale_cl.training.events import Event, Listener, Loaded, ignore, to_all
+from scale_cl.training.lanes import Job, process_count, remarks, train_lanes
+from scale_cl.training.machine import choose_device
 from scale_cl.training.memory_check import check_fits
-from scale_cl.training.processes import train_over_processes
+from scale_cl.training.processes import FewSteps, MergedEvents, train_over_processes
 from scale_cl.training.run_directory import RunDirectory, RunRequest
 
 _log = logging.getLogger("scale_cl")
@@ -74,7 +71,7 @@ def run(
         arguments: of the command line, to be recorded.
         environment: further entries of the result's `environment`.
     """
-    job = _Job(config, data, None, resume, stop, on_event or ignore, loss_every, on_trained)
+    job = Job(config, data, None, resume, stop, on_event or ignore, loss_every, on_trained)
     recorded = partial(_environment, config, arguments, environment or {})
     if out is None:
         return _trained(job, recorded)
@@ -102,6 +99,86 @@ def run(
             return train_into(replace(job, resume=False))
 
 
+def run_side_by_side(
+    runs: Sequence[tuple[RunDirectory, RunRequest]],
+    *,
+    on_event: Listener | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> list[RunResult | ScaleClError]:
+    """Train several runs at once in this process, as `run` on a GPU trains the seeds of one run.
+
+    The runs have the same stream, learner, number of epochs and settings of the section `run`. They may differ in
+    other settings of the learner, in the class order and in the seeds. Each has its checkpoints and its result in its
+    own directory, as by `run(config, directory, resume=True, force=True)`, and all but the times is the same; so after
+    a kill each goes on, alone or in any group. Its times are its share of what all took.
+
+    Runs that cannot train together are trained in two halves, and these likewise, in the end each run alone: if they
+    need more than half of the free memory, or if one of them has settings that are refused or a damaged checkpoint.
+
+    Returns:
+        The result of each run, or its error: a run that diverges does not end the others. An error that is no
+        ScaleClError ends all.
+    """
+    if not runs:
+        return []
+    with contextlib.ExitStack() as claims:
+        for directory, _ in runs:
+            claims.enter_context(directory.claimed(force=True))
+        try:
+            if len(runs) > 1:
+                return _run_together(runs, on_event or ignore, environment or {})
+            ((directory, asked),) = runs
+            how: dict[str, Any] = {"resume": True, "force": True, "on_event": on_event, "environment": environment}
+            return [run(asked.config, directory, data=asked.data, arguments=asked.arguments, **how)]
+        except ScaleClError as error:
+            if len(runs) == 1:
+                return [error]
+            _log.debug("%d runs do not train together: %s", len(runs), error)
+    halves = runs[: len(runs) // 2], runs[len(runs) // 2 :]
+    return [one for half in halves for one in run_side_by_side(half, on_event=on_event, environment=environment)]
+
+
+def _run_together(
+    runs: Sequence[tuple[RunDirectory, RunRequest]], tell: Listener, environment: Mapping[str, Any]
+) -> list[RunResult | ScaleClError]:
+    """Train several runs into directories that are claimed; an error that is not of a single run is raised."""
+    began, jobs, diverged = time.perf_counter(), list[Job](), dict[int, DivergenceError]()
+    if any(asked.config.own_data for _, asked in runs):
+        raise ConfigError("runs on images of your own do not train side by side")
+    try:
+        for directory, asked in runs:
+            _check_noted(directory, force=True)
+            jobs.append(Job(asked.config, asked.data, directory.path, directory.unfinished, tell=tell))
+            directory.begin(asked, resume=jobs[-1].resume)
+        earlier = [directory.seconds_spent(asked.config.seeds) for directory, asked in runs]
+        lanes = [(job, seed) for job in jobs for seed in job.config.seeds]
+        trained = train_lanes(lanes, diverged)
+    except BaseException:
+        for directory, _ in runs:
+            directory.abandon()
+        raise
+    share, numbers = (time.perf_counter() - began) / len(lanes), iter(range(len(lanes)))
+    of_lane = dict(zip((number for number in range(len(lanes)) if number not in diverged), trained, strict=True))
+    outcomes = list[RunResult | ScaleClError]()
+    for (directory, asked), before in zip(runs, earlier, strict=True):
+        config, own = asked.config, list(islice(numbers, len(asked.config.seeds)))
+        try:
+            for number, error in diverged.items():  # the first one first
+                if number in own:
+                    raise error
+            seeds = tuple(replace(of_lane[number], preset=config.preset) for number in own)
+            made = RunResult(seeds, _environment(config, asked.arguments, environment), before + share * len(own))
+            directory.finish(made, keep_state=config.keeps_state)
+            outcomes.append(made)
+        except DivergenceError as error:
+            directory.abandon()
+            outcomes.append(error)
+        except ResultError as error:
+            directory.abandon()
+            outcomes.append(ResultError(f"{error}; {directory.prospect}"))
+    return outcomes
+
+
 def _check_noted(directory: RunDirectory, *, force: bool) -> None:
     try:
         directory.check_noted()
@@ -111,92 +188,7 @@ def _check_noted(directory: RunDirectory, *, force: bool) -> None:
         _log.warning("scale-cl: warning: %s; the run starts again", error)
 
 
-def build_stream(config: Config, seed: int, root: Path | None, progress: Progress | None = None) -> Stream:
-    """The stream of one seed; the arrays behind it are read once per process, or as they come.
-
-    `progress` is called while images are read, and may raise an error to break off.
-    """
-    c, own = config.stream, config.own_data
-    if own is not None:
-        device = choose_device(config.run.device)
-        copies = 1 if device.type == "cuda" else _processes(config)
-        made = load_own(own, seed=seed, tasks=c.tasks, room=room(device, copies=copies), progress=progress)
-    else:
-        made = streams.load(
-            c.name,
-            seed=seed,
-            root=root,
-            scenario=c.scenario,
-            class_order=c.class_order,
-            part=c.part,
-            tasks=c.tasks,
-            size=c.size,
-            progress=progress,
-        )
-    if c.train_share < 1:
-        made = streams.thinned(made, c.train_share)
-    if c.blur or c.schedule == "gaussian":
-        made = streams.blurred(made, share=c.blur, schedule=c.schedule, width=c.width)
-    return made if c.boundaries == "told" else replace(made, boundaries=c.boundaries)
-
-
-def build_learner(config: Config, stream: Stream, seed: int, device: torch.device) -> Learner:
-    """A new learner for one seed."""
-    how = compute(config.run, device)
-    learner = registry.make(config.learner_name, stream.spec, config.learner, seed=seed, device=device, compute=how)
-    learner.engine.advice = ", or let such steps be skipped"  # the command line adds the option
-    return learner
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What the training of every seed needs."""
-
-    config: Config
-    data: Path | None
-    directory: Path | None  # None: no checkpoints
-    resume: bool
-    stop: Callable[[], bool] | None
-    tell: Listener
-    loss_every: int
-    on_trained: Callable[[Learner, Stream], object] | None
-
-    def check_stop(self, done: int, total: int) -> None:
-        """Raise Interrupted if the run is to stop; called while data is read, when there is nothing to save."""
-        if self.stop is not None and self.stop():
-            raise Interrupted("stopped as asked while the data was read")
-
-    def checkpointer(self) -> Checkpointer | None:
-        """Writes checkpoints as the config says, if there is a directory for them."""
-        c = self.config.run
-        if self.directory is None:
-            return None
-        return Checkpointer(
-            self.directory,
-            every=c.checkpoint_every,
-            seconds=c.checkpoint_seconds,
-            kept=c.checkpoints_kept,
-            resume=self.resume,
-            stop=self.stop,
-            here=os.path.relpath(self.config.base or Path.cwd(), self.directory) if self.config.own_data else None,
-        )
-
-    def stream(self, seed: int) -> Stream:
-        """The stream of one seed, after those that were learnt before it."""
-        config, made = self.config, build_stream(self.config, seed, self.data, self.check_stop)
-        if not config.before:
-            return made
-        folder = None if self.directory is None else RunDirectory(self.directory).checkpoints_of(seed)
-        known = folder if self.resume else None
-
-        def build(settings: StreamSettings, base: Path | None) -> Stream:
-            earlier = replace(config, stream=settings, before=(), base=base)
-            return build_stream(earlier, seed, self.data, self.check_stop)
-
-        return after_earlier(made, config.before, build, known, warn=seed == config.seeds[0])
-
-
-def _trained_into(directory: RunDirectory, request: RunRequest, recorded: Recorded, job: _Job) -> RunResult:
+def _trained_into(directory: RunDirectory, request: RunRequest, recorded: Recorded, job: Job) -> RunResult:
     """Train into a claimed directory."""
     begun = job.resume and directory.unfinished
     directory.begin(request, resume=job.resume)
@@ -216,7 +208,7 @@ def _trained_into(directory: RunDirectory, request: RunRequest, recorded: Record
     return result
 
 
-def _trained(job: _Job, recorded: Recorded) -> RunResult:
+def _trained(job: Job, recorded: Recorded) -> RunResult:
     config, began, loaded = job.config, time.perf_counter(), list[float]()
 
     def note_loading(event: Event) -> None:
@@ -224,77 +216,17 @@ def _trained(job: _Job, recorded: Recorded) -> RunResult:
             loaded.append(time.perf_counter() - began)
 
     job = replace(job, tell=to_all(note_loading, job.tell))
-    processes = _processes(config)
+    processes = process_count(config)
     if choose_device(config.run.device).type == "cuda":
-        seeds = _side_by_side(job, config.seeds)
+        seeds = train_lanes([(job, seed) for seed in config.seeds])
     elif processes > 1:
         seeds = _over_processes(job, processes)
     else:
-        merged = _MergedEvents(job.tell, config.seeds)
+        merged = MergedEvents(job.tell, config.seeds)
         each = [replace(job, tell=partial(merged.take, seed)) for seed in config.seeds]
-        seeds = [_side_by_side(one, [seed])[0] for one, seed in zip(each, config.seeds, strict=True)]
+        seeds = [train_lanes([lane])[0] for lane in zip(each, config.seeds, strict=True)]
     seeds = [replace(seed, preset=config.preset) for seed in seeds]
     return RunResult(tuple(seeds), recorded(), time.perf_counter() - began, min(loaded, default=0.0))
-
-
-def _processes(config: Config) -> int:
-    """Number of processes over which seeds are spread on a CPU."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(len(config.seeds), config.run.processes or max(1, cores // config.run.threads))
-
-
-def _side_by_side(job: _Job, seeds: Sequence[int]) -> list[SeedResult]:
-    """Train some seeds in this process, side by side."""
-    config, device = job.config, prepare(job.config.run)
-    if device.type == "cuda" and _uses_convolutions(config):
-        machine.compile_kernels(config.run, device)  # while the data is read
-    tracks = [job.stream(seed) for seed in seeds]
-    job.tell(Loaded(_remarks(tracks[0])))
-    check_fits(config, tracks[0], device, learners=len(tracks))
-    learners = [build_learner(config, track, seed, device) for track, seed in zip(tracks, seeds, strict=True)]
-    checkpointer = job.checkpointer()
-    stop = job.stop if checkpointer is None else None  # a checkpointer heeds it by itself
-    trained = train_many(
-        learners,
-        tracks,
-        batch_size=config.run.batch_size,
-        on_event=job.tell if stop is None else to_all(job.tell, partial(_stop_if_asked, stop)),
-        loss_every=job.loss_every,
-        evaluate_every=config.run.evaluate_every,
-        evaluate_samples=config.run.evaluate_samples,
-        prequential=config.run.prequential,
-        config=config.as_dict(),
-        checkpointer=checkpointer,
-        detection=config.stream,
-    )
-    if job.on_trained is not None:
-        for learner, track in zip(learners, tracks, strict=True):
-            job.on_trained(learner, track)
-    return trained
-
-
-def _stop_if_asked(stop: Callable[[], bool], event: Event) -> None:
-    if isinstance(event, Stepped) and stop():
-        raise Interrupted("stopped as asked; nothing was kept")
-
-
-def _remarks(stream: Stream) -> tuple[str, ...]:
-    """What is odd about a stream, but no error."""
-    single = [task.name for task in stream.tasks if len(task.classes) == 1]
-    if stream.scenario != "task" or not single:
-        return ()
-    others = f" (as in {len(single) - 1} more)" if len(single) > 1 else ""
-    return (
-        f"task {single[0]} has a single class{others}, which its head always predicts: 100 % there says nothing; "
-        "stream.scenario=class has one head for the classes of all tasks",
-    )
-
-
-def _uses_convolutions(config: Config) -> bool:
-    """Whether the learner's network is a ResNet, as far as the config tells before the data is read."""
-    own = config.own_data
-    channels = catalog.entry(config.stream.name).channels if own is None else own.channels
-    return config.learner.backbone == "resnet18" or (config.learner.backbone == "auto" and channels == 3)
 
 
 def _environment(config: Config, arguments: list[str] | None, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,65 +234,16 @@ def _environment(config: Config, arguments: list[str] | None, more: Mapping[str,
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
-def _over_processes(job: _Job, processes: int) -> list[SeedResult]:
+def _over_processes(job: Job, processes: int) -> list[SeedResult]:
     """Train the seeds over several processes."""
     config = job.config
     first = job.stream(config.seeds[0])  # bad data fails here, once and clearly
-    merged = _MergedEvents(job.tell, config.seeds)
-    merged.take(config.seeds[0], Loaded(_remarks(first)))
+    merged = MergedEvents(job.tell, config.seeds)
+    merged.take(config.seeds[0], Loaded(remarks(first)))
     check_fits(config, first, choose_device(config.run.device), learners=processes, apart=True)
     train = partial(_train_in_process, replace(job, stop=None, tell=ignore))
     return train_over_processes(train, config.seeds, processes, tell=merged.take, stop=job.stop)
 
 
-def _train_in_process(job: _Job, seed: int, tell: Listener, stop: Callable[[], bool]) -> SeedResult:
-    return _side_by_side(replace(job, stop=stop, tell=_FewSteps(tell)), [seed])[0]
-
-
-class _FewSteps:
-    """Passes on the events of one seed; of its steps only every twentieth."""
-
-    _EVERY = 20
-
-    def __init__(self, tell: Listener) -> None:
-        self._tell, self._all = tell, 0
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self._all = event.steps
-        if isinstance(event, Stepped) and event.steps % self._EVERY and event.steps != self._all:
-            return
-        self._tell(event)
-
-
-class _MergedEvents:
-    """Passes on the events of seeds that train independently as those of one run."""
-
-    def __init__(self, tell: Listener, seeds: list[int]) -> None:
-        self._tell = tell
-        self._steps = dict.fromkeys(seeds, 0)
-        self._loaded = self._started = False
-        self._task = -1
-        self._training = set(seeds)
-
-    def take(self, seed: int, event: Event) -> None:
-        """Pass on an event of one seed, if it is an event of the whole run as well."""
-        match event:
-            case Loaded():
-                new, self._loaded = not self._loaded, True
-            case Started():
-                new, self._started = not self._started, True
-                event = replace(event, seeds=tuple(self._steps))
-            case TaskStarted(task=task):
-                new, self._task = task > self._task, max(task, self._task)
-            case Stepped(steps=steps):
-                self._steps[seed] = steps
-                of_each = tuple(self._steps.values())
-                new, event = True, Stepped(sum(of_each) // len(of_each), of_each)
-            case Finished():
-                self._training.discard(seed)
-                new = not self._training
-            case _:
-                new = True
-        if new:
-            self._tell(event)
+def _train_in_process(job: Job, seed: int, tell: Listener, stop: Callable[[], bool]) -> SeedResult:
+    return train_lanes([(replace(job, stop=stop, tell=FewSteps(tell)), seed)])[0]

@@ -261,8 +261,9 @@ class Builder:
 
     def prepared(self, x: Tensor) -> Tensor:
         """Training inputs of raw samples: augmentation, units, standardisation."""
-        inputs: Tensor = self.net.inputs(self.net.inputs.augmented(x, self.rng))
-        return inputs
+        inputs = self.net.inputs
+        prepared: Tensor = inputs(inputs.augmented(x, self.rng))
+        return prepared
 
     def samples(self, batch: Batch) -> Samples:
         """The batch, ready for the network."""

@@ -152,7 +152,6 @@ class HostGuard(Guard):
         self._applied = 0
         super().begin(steps)
 
-    @torch.no_grad()
     def settle(self, stats: dict[str, Tensor], extent: Tensor | None = None, journals: Sequence[Journal] = ()) -> None:
         """Let the step stand, or undo it."""
         terms = _terms(stats)

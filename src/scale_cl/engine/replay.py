@@ -96,7 +96,7 @@ class ReplayMemory(EpisodicMemory):
         rows = self.draws(times * draws, size, current=current).view(times, -1)
         pairs = (batch.x, self.x), (batch.y, self.y), (batch.task, self.task)
         x, y, task = (torch.cat([own.expand(times, *own.shape), taken(kept, rows)], 1) for own, kept in pairs)
-        x = self._prepare(x.flatten(0, 1)).unflatten(0, y.shape)
+        x = self._prepare(x.flatten(0, 1)).view(*y.shape, *x.shape[2:])
         parts, means = (len(batch), *[size] * draws), self._mean_weights(len(batch), size * draws, x.dtype)
         each = zip(*(t.unbind() for t in (x, y, task, rows)), strict=True)
         return [Samples(own_x, own_y, own_task, parts, drawn, means) for own_x, own_y, own_task, drawn in each]

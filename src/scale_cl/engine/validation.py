@@ -27,7 +27,8 @@ def check_labels(x: Tensor, y: Tensor, classes: int) -> None:
     if y.shape != x.shape[:1] or y.dtype != torch.int64:
         raise InputError(f"labels have shape {list(y.shape)} and {y.dtype}; expected [{len(x)}] and torch.int64")
     if y.device.type == "cpu":  # elsewhere it would stop the device; a stream checks its labels when it is built
-        low, high = (int(end) for end in torch.aminmax(y))
+        labels = y.tolist()
+        low, high = min(labels), max(labels)
         if low < 0 or high >= classes:
             wrong = low if low < 0 else high
             raise InputError(f"label {wrong} is outside the task's head; labels are 0 to {classes - 1}")

@@ -38,10 +38,10 @@ class Weights:
             loss = self.extra(loss)
         return list(torch.autograd.grad(loss, self.tensors, create_graph=create_graph))
 
-    @torch.no_grad()
     def move(self, direction: Sequence[Tensor], rate: float, *, average: bool = True) -> None:
         """Theta <- theta - rate * direction; the weight average follows, unless `average` is false."""
-        torch._foreach_add_(self.tensors, list(direction), alpha=-rate)
+        with torch.no_grad():
+            torch._foreach_add_(self.tensors, list(direction), alpha=-rate)
         if average:
             self.follow()
 

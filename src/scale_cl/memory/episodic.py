@@ -8,7 +8,6 @@ that a replayed step decides and counts the same.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,12 +32,12 @@ class EpisodicMemory(TaskSlots):
         A row's key is a hash of its number and of two random numbers, and a draw takes the rows with the highest keys:
         it does not depend on how many rows are allocated. The hash is a bijection of 32 bits, so no two keys are equal.
         """
-        seeds = torch.randint(0, 2**31, (times, 2, 1), generator=self.generator, device=self.device)
+        a, b = torch.randint(0, 2**31, (times, 2, 1), generator=self.generator, device=self.device).unbind(1)
         if self.on_host:  # no shape to keep: only the candidates are hashed
-            return _highest(self.stored.nonzero().flatten() if current else self.candidates, seeds, n)
-        a, b = seeds.unbind(1)
+            rows = self.stored.nonzero().flatten() if current else self.candidates
+            return taken(rows, _mix32_(torch.addcmul(b, rows, 2 * a + 1)).topk(n).indices)
         drawable = self.stored if current or self.shared else self.replayable
-        return _mix32_((self.row * (2 * a + 1)).add_(b)).masked_fill_(~drawable, -1).topk(n).indices
+        return _mix32_(torch.addcmul(b, self.row, 2 * a + 1)).masked_fill_(~drawable, -1).topk(n).indices
 
     def latest(self) -> Tensor:
         """Row [1] of the sample that a ring wrote last in the open task; it must hold one."""
@@ -67,10 +66,11 @@ class EpisodicMemory(TaskSlots):
 
     def _write_ring(self, batch: Batch) -> None:
         """`write` of a ring whose rows lie side by side: slices, up to its end."""
-        first, begin = max(0, len(batch) - self.room), int(self.open_rows[0])
-        while first < len(batch):
+        arrived, begin = len(batch), int(self.open_rows[0])
+        first = max(0, arrived - self.room)
+        while first < arrived:
             place = (self.came() + first) % self.room
-            n = min(len(batch) - first, self.room - place)
+            n = min(arrived - first, self.room - place)
             rows, some = slice(begin + place, begin + place + n), batch[first : first + n]
             x, y, task, stored = self.x[rows], self.y[rows], self.task[rows], self.stored[rows]
             widths = [kept.width[rows] for kept in self.logits.values()]
@@ -99,7 +99,7 @@ class EpisodicMemory(TaskSlots):
         if not kept:
             return self.open_rows[:0], self.open_rows[:0], None
         place, source = torch.tensor([[*kept], [*kept.values()]])
-        return self.open_rows[place], source, None
+        return taken(self.open_rows, place), source, None
 
     def _places(self, batch: Batch) -> tuple[Tensor, slice | Tensor, Tensor | None]:
         """Rows, which sample of the batch goes into each, and which of the rows get one (None: all)."""
@@ -169,18 +169,6 @@ class EpisodicMemory(TaskSlots):
             own = (self.y[rows] == label).nonzero().flatten()
             order = herding_order(features[own])
             self.rank[rows[own[order]]] = torch.arange(len(own), device=self.device)
-
-
-def _highest(rows: Tensor, seeds: Tensor, n: int) -> Tensor:
-    """[times, n] of these `rows`: those with the highest keys of `_mix32_`, by NumPy's cheaper calls."""
-    a, b = seeds.numpy().astype(np.uint32).swapaxes(0, 1)
-    key = rows.numpy().astype(np.uint32) * (2 * a + 1) + b  # uint32 keeps the low 32 bits
-    key ^= key >> 16
-    key *= np.uint32(0x85EBCA6B)
-    key ^= key >> 13
-    key *= np.uint32(0xC2B2AE35)
-    key ^= (key >> 16) ^ np.uint32(0x80000000)  # the last bit makes the order of int32 that of uint32
-    return taken(rows, torch.from_numpy(key.view(np.int32)).topk(n).indices)
 
 
 def _mix32_(value: Tensor) -> Tensor:

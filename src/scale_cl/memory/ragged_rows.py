@@ -123,8 +123,7 @@ class RaggedRows:
         `rows` must have been put; which widths ever were is the host's knowledge (`widths`).
         """
         if self.host.ask(lambda: self.widths == {columns}):
-            at = taken(self.start, rows).unsqueeze(-1) + torch.arange(columns, device=rows.device)
-            return taken(self.flat, at), None
+            return taken(self.flat.unfold(0, columns, 1), taken(self.start, rows)), None  # from each place on
         return self._padded(rows, columns)
 
     def take(self, flat: Tensor, start: Tensor, width: Tensor) -> None:
@@ -163,8 +162,7 @@ def taken(source: Tensor, rows: Tensor) -> Tensor:
     """`source[rows]` for rows of any shape, by the cheaper kernel."""
     if rows.dim() == 1:
         return source.index_select(0, rows)
-    found: Tensor = source.index_select(0, rows.flatten()).unflatten(0, rows.shape)
-    return found
+    return source.index_select(0, rows.flatten()).view(*rows.shape, *source.shape[1:])
 
 
 def enlarged(tensor: Tensor, rows: int) -> Tensor:

@@ -54,5 +54,5 @@ class Discriminator(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits [B, capacity]; -inf for outputs that do not exist yet."""
-        hidden = torch.relu(self.hidden(features))
+        hidden = self.hidden(features).relu_()
         return F.linear(hidden, self.weight.data, self.bias.data + self.missing)

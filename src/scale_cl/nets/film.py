@@ -37,6 +37,7 @@ class ParameterGenerator(nn.Module):
         self.embedding = GrowingParameter((self.embedding_width,), capacity)
         layers: list[nn.Linear] = [BlankLinear(self.embedding_width, 2 * width) for width in backbone.film_widths]
         self.layers = nn.ModuleList(layers)
+        self._widths = backbone.film_widths
         with torch.no_grad():
             for layer in layers:
                 outputs = (layer.out_features,)
@@ -50,15 +51,15 @@ class ParameterGenerator(nn.Module):
 
     def films(self) -> Films:
         """Scale and shift of each task so far: less work than for each sample when tasks are few."""
-        return [unit.unbind(1) for unit in self._made(self.embedding.data[: self.embedding.count])]
+        return _pairs(self._made(self.embedding.data[: self.embedding.count]))
 
     def modulation(self, task: Tensor) -> Modulation:
         """What FiLM does at each site for samples of these tasks [B]."""
         if task.device.type == "cpu" and self.embedding.count <= len(task):  # no recording needs a fixed shape there
             every = self._made(self.embedding.data[: self.embedding.count])
-            pairs = [unit.index_select(0, task).unbind(1) for unit in every]
+            pairs = _pairs([unit.index_select(0, task) for unit in every])
         else:
-            pairs = [unit.unbind(1) for unit in self._made(F.embedding(task, self.embedding.data))]
+            pairs = _pairs(self._made(F.embedding(task, self.embedding.data)))
 
         def modulate(site: int, h: Tensor, common: Tensor) -> Tensor:
             return film(h, *pairs[site], common=common, form=self.form)
@@ -66,12 +67,21 @@ class ParameterGenerator(nn.Module):
         return modulate
 
     def _made(self, embedded: Tensor) -> Sequence[Tensor]:
-        """Scale and shift of each embedding at each site, [n, 2, C]."""
-        generated = [layer(embedded).unflatten(1, (2, -1)) for layer in self.layers]
-        if self.detach_norms:
+        """Scale and shift of each embedding at each site, [n, 2, C]; if all are as wide, side by side in one tensor."""
+        widths, generated = self._widths, [layer(embedded) for layer in self.layers]
+        if len(set(widths)) == 1:
+            generated = [torch.cat(generated, 1)]
+        generated = [v.view(len(v), -1, width) for v, width in zip(generated, widths, strict=False)]
+        if self.detach_norms or not torch.is_grad_enabled():
             return [v / torch.linalg.vector_norm(v.detach(), dim=2, keepdim=True) for v in generated]
         units: tuple[Tensor, ...] = _Units.apply(*generated)  # type: ignore[no-untyped-call]
         return units
+
+
+def _pairs(units: Sequence[Tensor]) -> Films:
+    """Scale and shift at each site, of what `_made` returns."""
+    each = [vector for unit in units for vector in unit.unbind(1)]
+    return list(zip(each[::2], each[1::2], strict=True))
 
 
 class _Units(torch.autograd.Function):
@@ -104,4 +114,4 @@ def film(h: Tensor, scale: Tensor, shift: Tensor, *, common: Tensor, form: FilmF
     if h.dim() == 4:
         scale, shift = scale[:, :, None, None], shift[:, :, None, None]
     private = torch.addcmul(shift, scale, h)
-    return torch.relu(private) + common if form == "branches" else torch.relu(private + h)
+    return private.relu_() + common if form == "branches" else private.add_(h).relu_()

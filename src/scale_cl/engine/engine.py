@@ -96,7 +96,8 @@ class Engine(Predictor):
         if not self.spec.boundaries and task.name != STREAM:
             raise InputError(f"task {task.name!r} begins, but this learner was made for a stream without boundaries")
         if task.name not in self.numbers:
-            self._check_room(task.name)
+            number = len(self.numbers) + 1
+            self.check_room(number, f"task {task.name!r} would be number {number}")
         self._classes_are_given = True
         self._open(task)
 
@@ -137,13 +138,17 @@ class Engine(Predictor):
             self.method.task_began(number)
         self._drop_what_moved()
 
-    def _check_room(self, task: str) -> None:
-        """A method that grows with the tasks may bound their number: its modules per task, or a network of its own."""
+    def check_room(self, tasks: int, where: str) -> None:
+        """ConfigError if a method that grows with the tasks bounds their number to fewer than these.
+
+        It does so by its modules per task, or by a network of its own. `where` begins the message: "pmnist has 102
+        tasks".
+        """
         bounds = [*(m.most for m in self.owned.task_modules.values()), getattr(self.net, "most_tasks", None)]
         most = min((bound for bound in bounds if bound is not None), default=None)
-        if most is not None and len(self.numbers) >= most:
+        if most is not None and tasks > most:
             raise ConfigError(
-                f"task {task!r} would be number {most + 1}, but {self.method_name} adds to its network with each "
+                f"{where}, but {self.method.name} adds to its network with each "
                 f"and is bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
             )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class Engine(Predictor):
         self._under_way = False  # whether a step has begun and not ended
         self._places: object = None  # where tensors lay when steps were recorded
         self._divergence_reported = False  # whether a diverged step was reported
-        self._searched = False  # whether the method was searched for tensors that it did not declare
+        self._searched: set[str] = set()  # after what the method was searched for tensors that it did not declare
         self.guard: Guard = (HostGuard if self.is_cpu else DeviceGuard)(self.device, self.compute.on_divergence)
         self.step = self.record(self._whole_step)
         self._classes_are_given = False  # without boundaries: whether the caller says which classes there are
@@ -161,6 +161,8 @@ class Engine(Predictor):
         self.check_finite()
         with self.whole("end_task"):
             self._close()
+        if "task" not in self._searched:
+            self._search("task")
 
     def _close(self) -> None:
         for memory in self.owned.memories.values():
@@ -236,8 +238,8 @@ class Engine(Predictor):
                 self._end_broken_step()
             raise
         self._under_way, self.steps, self.task_steps = False, self.steps + 1, self.task_steps + 1
-        if not self._searched:
-            self._search()
+        if "step" not in self._searched:
+            self._search("step")
         finding = self.guard.found(self.steps)
         if finding is not None:
             self._diverged(finding)
@@ -314,9 +316,9 @@ class Engine(Predictor):
     def _journals(self) -> list[Journal]:
         return [memory.journal for memory in self.owned.memories.values()]
 
-    def _search(self) -> None:
-        """After the first step: a tensor that a method keeps and did not declare would be lost in a checkpoint."""
-        self._searched = True
+    def _search(self, after: Literal["step", "task"]) -> None:
+        """After the first step and task: a tensor that a method keeps and did not declare is lost in a checkpoint."""
+        self._searched.add(after)
         name = self.owned.undeclared(self.method)
         if name is not None:
             raise ScaleClError(

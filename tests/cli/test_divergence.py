@@ -37,3 +37,16 @@ def test_skipping_goes_on_to_the_end_and_says_what_it_cost(
     refused = command(*run, "--on-divergence", "hope", "--force")
     assert refused.code == 2
     assert "run.on_divergence: 'hope' is not one of stop, skip" in refused.err
+
+
+def test_what_diverges_when_a_task_ends_leaves_no_result(command: Callable[..., Any]) -> None:
+    ended = command(
+        "run", "--learner", "gdumb", "--set", "lr=1e6", "--set", "clip=0", "--tasks", "2", "-q", "--out", "o"
+    )
+    assert (ended.code, ended.out) == (2, "")
+    assert re.fullmatch(
+        r"scale-cl: error: seed 0: gdumb diverged when task '.+' ended: what it learned is not finite, "
+        r"with lr 1e\+06, last_lr 0.0005; lower the rate\n",
+        ended.err,
+    )
+    assert not Path("o").exists()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -253,11 +255,24 @@ def test_a_state_without_one_of_them_is_refused_and_changes_nothing() -> None:
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
+
+def with_momentum() -> torch.optim.Optimizer:
+    weight = torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1, momentum=0.9)
+    weight.sum().backward()
+    optimizer.step()
+    return optimizer
+
+
 HELD: dict[str, Callable[[], object]] = {
     "a tensor": lambda: torch.zeros(2),
     "in a list": lambda: [1, torch.zeros(2)],
     "in a dictionary": lambda: {"a": (torch.zeros(2),)},
     "a module": lambda: nn.Linear(2, 2),
+    "a buffer": lambda: nn.BatchNorm1d(2, affine=False),
+    "an optimizer": with_momentum,
+    "an object": lambda: SimpleNamespace(inside=SimpleNamespace(value=[torch.zeros(2)])),
+    "an array": lambda: np.zeros(2),
 }
 
 
@@ -273,6 +288,34 @@ def test_an_undeclared_tensor_is_refused_after_the_first_step_by_the_name_of_its
     with pytest.raises(ScaleClError, match="Careless keeps a tensor in its attribute 'running_mean'") as caught:
         learner.observe(*batch(SPLIT, 4))
     assert "\n" not in str(caught.value)
+
+
+def test_an_undeclared_tensor_that_comes_when_a_task_ends_is_refused_then() -> None:
+    class Careless(Finetune):
+        def task_ended(self, task: int) -> None:
+            self.last = torch.zeros(2)
+
+    learner = Careless(SPLIT)
+    learner.begin_task(TaskInfo("a", 3))
+    learner.observe(*batch(SPLIT, 4))
+    with pytest.raises(ScaleClError, match="Careless keeps a tensor in its attribute 'last'"):
+        learner.end_task()
+
+
+def test_what_is_declared_or_holds_no_tensor_is_not_refused() -> None:
+    class Careful(Finetune):
+        def build(self, engine: Engine) -> None:
+            super().build(engine)
+            self.mine = engine.tensor("mine", torch.zeros(2), changes="step")
+            self.optimizer: torch.optim.Optimizer | None = None
+            self.holder = SimpleNamespace(method=self, tensor=self.mine, network=self.network, engine=engine)
+            self.holder.itself = self.holder
+
+        def update(self, batch: Batch) -> None:
+            super().update(batch)
+            self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
+
+    teach(Careful(SPLIT))
 
 
 def test_a_declared_name_that_is_taken_is_refused() -> None:

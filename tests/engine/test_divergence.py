@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.engine.divergence import POLL
-from scale_cl.errors import DivergenceError
+from scale_cl.errors import DivergenceError, ScaleClError
 from scale_cl.learners import Batch, Compute, Learner, Scale, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.hardships import as_on_a_gpu
@@ -154,3 +154,19 @@ def test_the_first_term_that_is_not_finite_is_named() -> None:
         "seed 0, step 1: outer_ce is not a finite number, with inner_lr 0.01, outer_lr 0.1, adversarial_lr 0.001; "
         'lower the rate, or let such steps be skipped (on_divergence="skip" in Compute)'
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_diverges_when_a_task_ends_is_an_error_in_either_mode_and_no_state_is_given(mode: str) -> None:
+    learner = make("gdumb", mode, True, lr=1e6, clip=0.0, passes=9)
+    learner.begin_task(TaskInfo("first", 3))
+    for step in range(3):
+        learner.observe(*batch(SPLIT, 8, seed=step))
+    with pytest.raises(DivergenceError) as caught:
+        learner.end_task()
+    assert str(caught.value) == (
+        "seed 0: gdumb diverged when task 'first' ended: what it learned is not finite, "
+        "with lr 1e+06, last_lr 0.0005; lower the rate"
+    )
+    with pytest.raises(ScaleClError, match="end_task was interrupted or failed half-way"):
+        learner.state_dict()

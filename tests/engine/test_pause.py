@@ -117,3 +117,19 @@ def test_a_state_without_steps_of_the_task_is_read_and_a_wrong_number_refused() 
 def test_steps_of_every_phase_leave_the_host_alone(name: str, values: dict[str, Any]) -> None:
     config = registry.config_class(name)(backbone="mlp-6-6", **values)
     leaves_the_host_alone(lambda spec: registry.make(name, spec, config), SPLIT)
+
+
+def test_a_pause_that_leaves_what_is_not_finite_is_an_error_that_says_where() -> None:
+    class Careless(Growing):
+        def pause(self, step: int) -> None:
+            super().pause(step)
+            with torch.no_grad():
+                self.net.heads.weight.data.fill_(torch.nan)
+
+    learner = Careless(SPLIT)
+    learner.begin_task(TaskInfo("a", 3))
+    for step in range(2):
+        learner.observe(*batch(SPLIT, 4, seed=step))
+    said = "seed 0: careless diverged between steps 2 and 3: what it learned is not finite; lower the rate"
+    with pytest.raises(DivergenceError, match=f"^{said}$"):
+        learner.observe(*batch(SPLIT, 4))

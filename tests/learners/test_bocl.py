@@ -208,7 +208,7 @@ def test_on_digits_nothing_is_forgotten_and_what_cannot_be_is_refused_in_one_lin
     learner = make(stream.spec, max_tasks=3)
     result = train(learner, stream)
     assert result.fm == 0.0
-    with pytest.raises(ConfigError, match=r"would be number 4, but Bocl adds .* bounded to 3"):
+    with pytest.raises(ConfigError, match=r"would be number 4, but bocl adds .* bounded to 3"):
         learner.begin_task(TaskInfo("fourth", 10))
     with pytest.raises(ConfigError, match=r"^bocl grows the layers of an MLP; learner.backbone must be mlp"):
         Bocl(COLOUR, BoclConfig(backbone="resnet18"))

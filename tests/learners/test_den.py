@@ -232,7 +232,7 @@ def test_another_network_and_one_task_too_many_are_refused_in_one_line() -> None
     ):
         Den(COLOUR, DenConfig(backbone="resnet18"))
     learner = teach(Den(SPLIT, DenConfig(backbone="mlp-4-4", max_tasks=2)), tasks=2)
-    with pytest.raises(ConfigError, match=r"'third' would be number 3, but Den adds .* bounded to 2 \(learner"):
+    with pytest.raises(ConfigError, match=r"'third' would be number 3, but den adds .* bounded to 2 \(learner"):
         learner.begin_task(TaskInfo("third", 3))
 
 

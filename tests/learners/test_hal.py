@@ -180,3 +180,17 @@ def test_without_anchoring_it_is_er(spec: InputSpec) -> None:
     both = SideBySide(Hal(spec, config), PlainReplayPart)
     both.task("a", 3, steps=2, n=4)
     both.task("b", 3, steps=2, n=4)
+
+
+def test_steps_on_earlier_tasks_that_diverge_leave_the_weights_and_no_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = teach(Hal(SPLIT, HalConfig(**FEW)), tasks=1)
+    learner.begin_task(TaskInfo("second", 3))
+    learner.observe(*batch(SPLIT, 6, seed=1))
+    before = learner.network.base.copy()
+    descend = learner.network.base.descend
+    monkeypatch.setattr(learner.network.base, "descend", lambda loss, rate, **more: descend(loss, torch.inf, **more))
+    learner.end_task()
+    assert all(torch.equal(p, old) for p, old in zip(learner.network.base.tensors, before, strict=True))
+    kept = learner.kept_anchors()
+    assert kept.exists.any(1).tolist() == [True, False]
+    assert bool(kept.x.isfinite().all())

@@ -188,7 +188,7 @@ def test_on_digits_nothing_is_forgotten_and_one_task_too_many_is_refused() -> No
     result = train(learner, stream)
     assert result.fm == 0.0
     assert all(row[j] == result.matrix[j][j] for i, row in enumerate(result.matrix) for j in range(i))
-    with pytest.raises(ConfigError, match=r"would be number 4, but LearnToGrow adds .* bounded to 3"):
+    with pytest.raises(ConfigError, match=r"would be number 4, but learn-?to-?grow adds .* bounded to 3"):
         learner.begin_task(TaskInfo("fourth", 10))
 
 

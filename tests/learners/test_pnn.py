@@ -113,7 +113,7 @@ def test_one_task_too_many_is_refused_in_one_line_and_the_open_one_goes_on() -> 
     learner.begin_task(TaskInfo("task 1", 3))
     other = Pnn(SPLIT, PnnConfig(width=4, max_tasks=2))
     other.load_state_dict(learner.state_dict())
-    refused = r"'third' would be number 3, but Pnn adds .* bounded to 2 \(learner.max_tasks\)"
+    refused = r"'third' would be number 3, but pnn adds .* bounded to 2 \(learner.max_tasks\)"
     with pytest.raises(ConfigError, match=refused) as e:
         learner.begin_task(TaskInfo("third", 3))
     assert "\n" not in str(e.value)

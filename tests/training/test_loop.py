@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scale_cl import streams
-from scale_cl.errors import StreamError
+from scale_cl.errors import ConfigError, StreamError
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats, registry
 from scale_cl.settings import build
 from scale_cl.streams import Stream
@@ -168,3 +168,11 @@ def test_what_cannot_run_together_is_refused() -> None:
     other = streams.InputSpec((1, 9, 9), 16.0, "domain")
     with pytest.raises(StreamError, match=r"the learner was made for .*9, 9.* but stream 'few' has .*8, 8"):
         train(Scale(other), stream)
+
+
+def test_more_tasks_than_a_growing_learner_is_bounded_to_are_refused_before_the_first() -> None:
+    stream = digits(tasks=4)
+    learner = registry.make("pnn", stream.spec, build(registry.config_class("pnn"), {"max_tasks": 3}))
+    with pytest.raises(ConfigError, match=r"^few has 4 tasks, but pnn adds .* bounded to 3 \(learner.max_tasks\)"):
+        train(learner, stream)
+    assert learner.tasks == []

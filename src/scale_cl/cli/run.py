@@ -202,6 +202,8 @@ def run_with_progress(
                 arguments=request.arguments,
             )
         except DivergenceError as error:
+            if not str(error).endswith("skipped"):  # nothing that could be skipped
+                raise
             raise DivergenceError(f"{error} (--on-divergence skip)") from error
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ _log = logging.getLogger("scale_cl")
 
 class Method(Protocol):
     """What the engine calls of a method."""
+
+    name: str  # of the learner, for messages
 
     def update(self, batch: Batch) -> None:
         """One step: device work only."""
@@ -74,11 +76,11 @@ class Engine(Predictor):
         self.advice = ', or let such steps be skipped (on_divergence="skip" in Compute)'
         self._under_way = False  # whether a step has begun and not ended
         self._places: object = None  # where tensors lay when steps were recorded
-        self._told = False  # whether a diverged step was reported
-        self._searched = False  # whether the method was searched for tensors that it did not declare
+        self._divergence_reported = False  # whether a diverged step was reported
+        self._searched: set[str] = set()  # after what the method was searched for tensors that it did not declare
         self.guard: Guard = (HostGuard if self.is_cpu else DeviceGuard)(self.device, self.compute.on_divergence)
         self.step = self.record(self._whole_step)
-        self._told_classes = False  # without boundaries: whether the caller says which classes there are
+        self._classes_are_given = False  # without boundaries: whether the caller says which classes there are
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
@@ -94,8 +96,9 @@ class Engine(Predictor):
         if not self.spec.boundaries and task.name != STREAM:
             raise InputError(f"task {task.name!r} begins, but this learner was made for a stream without boundaries")
         if task.name not in self.numbers:
-            self._check_room(task.name)
-        self._told_classes = True
+            number = len(self.numbers) + 1
+            self.check_room(number, f"task {task.name!r} would be number {number}")
+        self._classes_are_given = True
         self._open(task)
 
     def _open(self, task: TaskInfo) -> None:
@@ -135,13 +138,17 @@ class Engine(Predictor):
             self.method.task_began(number)
         self._drop_what_moved()
 
-    def _check_room(self, task: str) -> None:
-        """A method that grows with the tasks may bound their number: its modules per task, or a network of its own."""
+    def check_room(self, tasks: int, where: str) -> None:
+        """ConfigError if a method that grows with the tasks bounds their number to fewer than these.
+
+        It does so by its modules per task, or by a network of its own. `where` begins the message: "pmnist has 102
+        tasks".
+        """
         bounds = [*(m.most for m in self.owned.task_modules.values()), getattr(self.net, "most_tasks", None)]
         most = min((bound for bound in bounds if bound is not None), default=None)
-        if most is not None and len(self.numbers) >= most:
+        if most is not None and tasks > most:
             raise ConfigError(
-                f"task {task!r} would be number {most + 1}, but {self.method_name} adds to its network with each "
+                f"{where}, but {self.method.name} adds to its network with each "
                 f"and is bounded to {most} (learner.max_tasks); raise that, or take a learner that does not grow"
             )
 
@@ -154,6 +161,8 @@ class Engine(Predictor):
         self.check_finite()
         with self.whole("end_task"):
             self._close()
+        if "task" not in self._searched:
+            self._search("task")
 
     def _close(self) -> None:
         for memory in self.owned.memories.values():
@@ -169,6 +178,7 @@ class Engine(Predictor):
         with self.calling("task_ended"):
             self.method.task_ended(self.open_task)
         self._look_up()  # modules may have shrunk
+        self._check_learned(f"when task {self.current!r} ended")
         self.current = None
         self._drop_what_moved()
 
@@ -228,8 +238,8 @@ class Engine(Predictor):
                 self._end_broken_step()
             raise
         self._under_way, self.steps, self.task_steps = False, self.steps + 1, self.task_steps + 1
-        if not self._searched:
-            self._search()
+        if "step" not in self._searched:
+            self._search("step")
         finding = self.guard.found(self.steps)
         if finding is not None:
             self._diverged(finding)
@@ -270,11 +280,12 @@ class Engine(Predictor):
             with self.calling("pause"):
                 self.method.pause(self.task_steps)
             self._look_up()
+            self._check_learned(f"between steps {self.steps} and {self.steps + 1}")
             self._drop_what_moved()
 
     def _meet(self, x: Tensor, y: Tensor) -> None:
         """Without boundaries: widen the head to the labels of a batch, unless the caller says which there are."""
-        if self.current is not None and self._told_classes:
+        if self.current is not None and self._classes_are_given:
             return
         if y.dtype == torch.int64 and y.shape == x.shape[:1]:  # else the checks that follow say what is wrong
             before = self.classes[0] if self.classes else 0
@@ -305,9 +316,9 @@ class Engine(Predictor):
     def _journals(self) -> list[Journal]:
         return [memory.journal for memory in self.owned.memories.values()]
 
-    def _search(self) -> None:
-        """After the first step: a tensor that a method keeps and did not declare would be lost in a checkpoint."""
-        self._searched = True
+    def _search(self, after: Literal["step", "task"]) -> None:
+        """After the first step and task: a tensor that a method keeps and did not declare is lost in a checkpoint."""
+        self._searched.add(after)
         name = self.owned.undeclared(self.method)
         if name is not None:
             raise ScaleClError(
@@ -339,16 +350,29 @@ class Engine(Predictor):
         if finding.term == "input":
             what, remedy = what + _about_input(finding), "mend the data"
         else:
-            names = [f.name for f in fields(self.config) if f.name == "lr" or f.name.endswith("_lr")]
-            rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
-            what += f"{finding.term} is not a finite number" + (f", with {rates}" if rates else "")
-            remedy = "lower the rate"
+            what, remedy = what + f"{finding.term} is not a finite number{self._rates()}", "lower the rate"
         if self.compute.on_divergence == "stop":
             raise DivergenceError(f"{what}; {remedy}{self.advice}")
-        if not self._told:
+        if not self._divergence_reported:
             _log.warning("scale-cl: warning: %s; it is skipped, as others may be", what)
-        self._told = True
+        self._divergence_reported = True
         self.guard.rearm()
+
+    def _rates(self) -> str:
+        """The learning rates of the settings for a message: ", with lr 0.1", or nothing."""
+        names = [f.name for f in fields(self.config) if f.name == "lr" or f.name.endswith("_lr")]
+        rates = ", ".join(f"{name} {getattr(self.config, name):g}" for name in names)
+        return f", with {rates}" if rates else ""
+
+    def _check_learned(self, when: str) -> None:
+        """DivergenceError if what a method did outside of steps left anything that is not a finite number.
+
+        This is so too if diverged steps are to be skipped: here there is no step, and nothing to go back to.
+        """
+        finite = [t.isfinite().all() for t in self.learned() if t.is_floating_point()]
+        if finite and not bool(torch.stack(finite).all()):
+            what = f"{self.method.name} diverged {when}: what it learned is not finite{self._rates()}"
+            raise DivergenceError(f"seed {self.seed}: {what}; lower the rate")
 
     # ---- the weight average ------------------------------------------------------------------------------------------
 

@@ -5,10 +5,12 @@ Because everything is declared once, it is grown, guarded, listed, saved and loa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ from scale_cl.engine.weights import Changes, Weights, WeightState
 from scale_cl.errors import CheckpointError
 from scale_cl.nets import GrowingParameter
 
+_DEPTH = 6  # how far the search for undeclared tensors goes into lists and objects
 _RESERVED = {"net", "average", "rng", "weights_rng"}  # names of what every learner has
 
 
@@ -107,12 +110,15 @@ class Owned:
         return self.net.heads.ragged, tuple((t.data_ptr(), t.shape) for t in tensors)
 
     def undeclared(self, method: object) -> str | None:
-        """The first attribute of a method that holds a tensor which was not declared."""
+        """The first attribute of a method that holds a tensor or an array which was not declared."""
         known = {id(t) for t in (*self.module_tensors(), *(t for t, _ in self.tensors.values()))}
         known |= {id(t) for state in self.all_states().values() for t in state.tensors}
         known |= {id(t) for weights in self.weights for t in weights.tensors}
+        known |= {id(t) for memory in self.memories.values() for t in memory.tensors()}
+        teachers = [teacher.module for teacher in self.teachers.values() if teacher.module is not None]
+        known |= {id(t) for module in teachers for t in _tensors_in(module, set())}
         for name, value in vars(method).items():
-            if any(id(t) not in known for t in _tensors_in(value)):
+            if any(id(t) not in known for t in _tensors_in(value, {id(method)})):
                 return name
         return None
 
@@ -246,15 +252,28 @@ def _load(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> None:
         raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
 
 
-def _tensors_in(value: object) -> Iterator[Tensor]:
-    """Tensors in an attribute's value: itself, or the members of a list, tuple, set or dictionary."""
-    if isinstance(value, Tensor):
+def _tensors_in(value: object, entered: set[int], depth: int = 0) -> Iterator[Tensor | np.ndarray]:
+    """Tensors and arrays in an attribute's value: itself, or what containers, modules, optimizers and objects hold.
+
+    Objects of classes of this package are not entered: what they hold is the engine's business, or declared.
+    """
+    if isinstance(value, Tensor | np.ndarray):
         yield value
     elif isinstance(value, nn.Module):
         yield from value.parameters()
-    elif isinstance(value, dict):
-        for member in value.values():
-            yield from _tensors_in(member)
-    elif isinstance(value, list | tuple | set):
-        for member in value:
-            yield from _tensors_in(member)
+        yield from value.buffers()
+    elif depth < _DEPTH and id(value) not in entered:
+        entered.add(id(value))
+        for member in _members(value):
+            yield from _tensors_in(member, entered, depth + 1)
+
+
+def _members(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return value
+    if isinstance(value, torch.optim.Optimizer):
+        return [value.state, value.param_groups]
+    origins = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
+    return [] if origins & {"scale_cl", "torch"} else getattr(value, "__dict__", {}).values()

@@ -134,7 +134,7 @@ class Hal(ReplayLearner):
             theta_ahead = base.ahead(gradient if c.second_order else direction, c.lr)
             e, counts = self.drawn()
             now, then = self.outputs(e, base), self.outputs(e, theta_ahead)
-            distance = squared_distance(now, then, counts)
+            distance = distance_on_anchors(now, then, counts)
             direction = list(torch._foreach_add(direction, base.gradient(distance), alpha=c.anchoring))
             self.log(ce=loss, anchors=distance)
             loss = loss + c.anchoring * distance
@@ -190,6 +190,8 @@ class Hal(ReplayLearner):
                 for k, own in zip(y.tolist(), stored, strict=True)
             ]
             x = torch.cat(raw)
+        finite = x.flatten(1).isfinite().all(1)  # not so where the steps on earlier tasks diverged
+        y, x = y[finite], x[finite]
         kept.x[task, y], kept.exists[task, y] = x.to(kept.x), True
 
     def forgotten_most(self, start: Tensor, y: Tensor, task: int, earlier: Tensor) -> Tensor:
@@ -225,7 +227,7 @@ class Hal(ReplayLearner):
             loss = cross_entropy(self.network(samples, keep_statistics=True).logits, samples.y)
             base.descend(loss, c.lr, average=False)
         after = copy.deepcopy(self.net).eval()
-        base.lerp(before, 0.0, average=False)
+        base.set(before)  # a copy: nothing is left of steps that diverged
         return after
 
     @classmethod
@@ -235,7 +237,7 @@ class Hal(ReplayLearner):
         return StepSize(samples, config.updates, copies=5 + 2 * config.second_order)
 
 
-def squared_distance(now: Tensor, then: Tensor, counts: Tensor) -> Tensor:
+def distance_on_anchors(now: Tensor, then: Tensor, counts: Tensor) -> Tensor:
     """Mean over the anchors that count [n] of the squared distance of logits [n, C], over the classes of each head."""
     difference = torch.where(now == NO_CLASS, torch.zeros_like(now), now - then)
     each = difference.square().sum(1) * counts

@@ -353,6 +353,8 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
             raise ConfigError(f"boundaries are found in a single pass over the stream; {learner.name} makes several")
         if learner.spec != stream.spec:
             raise StreamError(f"the learner was made for {learner.spec}, but stream {stream.name!r} has {stream.spec}")
+        if stream.boundaries == "told":
+            learner.engine.check_room(len(stream), f"{stream.name} has {len(stream)} tasks")
 
 
 def _wait(runs: Sequence[LearnerRun]) -> None:

@@ -369,8 +369,8 @@ class Engine(Predictor):
 
         This is so too if diverged steps are to be skipped: here there is no step, and nothing to go back to.
         """
-        finite = [t.isfinite().all() for t in self.learned() if t.is_floating_point()]
-        if finite and not bool(torch.stack(finite).all()):
+        learned = [t for t in self.learned() if t.is_floating_point() and t.numel()]
+        if learned and not bool(torch.stack(torch._foreach_norm(learned, math.inf)).isfinite().all()):
             what = f"{self.method.name} diverged {when}: what it learned is not finite{self._rates()}"
             raise DivergenceError(f"seed {self.seed}: {what}; lower the rate")
 

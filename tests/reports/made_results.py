@@ -42,13 +42,14 @@ def run_result(
     loss: float = 1.0,
     seeds: tuple[int, ...] = (0, 1, 2),
     part: str = "continual",
+    order: object = "default",
     seconds: float = 10.0,
     environment: dict[str, Any] | None = None,
     **learner_settings: Any,
 ) -> RunResult:
     """A result of seeds half a point apart."""
     config = {
-        "stream": {"name": stream, "tasks": None, "class_order": "default", "part": part},
+        "stream": {"name": stream, "tasks": None, "class_order": order, "part": part},
         "learner": {"name": learner, **learner_settings},
         "run": {"seed": seeds[0], "seeds": len(seeds), "batch_size": 10, "precision": "tf32"},
     }

@@ -10,7 +10,9 @@ import pytest
 
 from scale_cl.reports import Section, collect, sections
 from scale_cl.reports.collection import distinct, slug
-from scale_cl.reports.sections import our_row
+from scale_cl.reports.sections import lane, our_row
+from scale_cl.reports.seed_statistics import paired
+from scale_cl.reports.table import seeds_cell
 from scale_cl.training.config import resolve
 from tests.reports.made_results import run_result
 
@@ -43,6 +45,26 @@ def test_seeds_of_the_same_settings_are_pooled_from_several_runs(tmp_path: Path)
     assert [seed.seed for seed in row.seeds] == [0, 1, 3, 4]
     assert [run.name for run in row.runs] == ["a/result.json", "b/result.json"]
     assert section.gaps == []
+
+
+def test_numbered_class_orders_are_pooled_and_seeds_paired_within_them(tmp_path: Path) -> None:
+    for order in (3, 4):
+        run_result("er", level=80.0, seeds=(0, 1), order=order).write(tmp_path / f"er-{order}")
+        run_result("scale", level=80.0 + order, seeds=(0, 1), order=order).write(tmp_path / f"scale-{order}")
+    run_result("er", seeds=(7,), order=3).write(tmp_path / "er-more")
+    run_result("er", order="natural").write(tmp_path / "natural")
+    run_result("er").write(tmp_path / "default")
+    made = sections_of(tmp_path)
+    settings = [section.title.removeprefix("digits, 4 tasks") for section in made]
+    assert settings == ["", ", class_order=[3, 4]", ", class_order=natural"]
+    pooled = made[1]
+    rows = {row.learner: row for row in pooled.rows}
+    assert [lane(seed) for seed in rows["er"].seeds] == [(3, 0), (3, 1), (3, 7), (4, 0), (4, 1)]
+    assert seeds_cell(rows["scale"]).text == "4, orders 3, 4"
+    difference = paired(rows["scale"].by_lane("la"), rows["er"].by_lane("la"))
+    assert difference is not None
+    assert difference.difference.values == (3.0, 3.0, 4.0, 4.0)
+    assert pooled.gaps == []
 
 
 def test_scale_is_called_scale_on_own_images(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def reproduce(
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="CPU threads per run; with Ray, its CPUs.")] = 1,
     slots: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Simultaneous runs; 0: as many as fit. Does not change results.")
+        int, typer.Option(metavar="N", min=0, help="Simultaneous runs, or groups of runs on a GPU; 0: as many as fit.")
     ] = 0,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A setting for all runs; may be repeated.")

@@ -40,7 +40,7 @@ def cores() -> list[int]:
 
 
 def slots(*, gpus: int, threads: int) -> int:
-    """Default number of simultaneous runs: one per core (or group of cores), `GPU_SLOTS` per GPU."""
+    """Default number of simultaneous runs, or groups: one per core (or group of cores), `GPU_SLOTS` per GPU."""
     at_most = max(1, len(cores()) // threads)
     return min(at_most, gpus * GPU_SLOTS) if gpus else at_most
 

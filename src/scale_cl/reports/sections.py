@@ -1,7 +1,8 @@
 """Group results into sections and rows.
 
 A section is one stream as it was run; a row is one learner with one set of settings on that stream, over all its seeds.
-Results of the same run are pooled into one row, each seed once; times come from runs that ran alone if there are any.
+Results of the same run are pooled into one row, each seed once, and so are numbered class orders: a seed counts once
+per order. Times come from runs that ran alone if there are any.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from scale_cl.reports.collection import OWN_IMAGES, Collection, Gap, Run, assign
 from scale_cl.reports.seed_statistics import Summary, summarise
 from scale_cl.results import SeedResult
 
+_NUMBERED = "numbered"  # stands for all numbered class orders where these are pooled
 _WEIGHTS = ("lambda1", "lambda2", "lambda3")
 
 
@@ -58,10 +60,15 @@ class ResultRow:
             return summarise(values) if len(self.timing_devices) == 1 and min(values) >= 0 else None
         return summarise([getattr(seed, measure) for seed in self.seeds])
 
-    def by_seed(self, measure: str) -> dict[int, float]:
-        """A measure by seed, where it is defined."""
-        values = {seed.seed: getattr(seed, measure) for seed in self.seeds}
-        return {seed: value for seed, value in values.items() if value is not None}
+    def by_lane(self, measure: str) -> dict[Lane, float]:
+        """A measure by class order and seed, where it is defined."""
+        values = {lane(seed): getattr(seed, measure) for seed in self.seeds}
+        return {key: value for key, value in values.items() if value is not None}
+
+    @property
+    def orders(self) -> list[int]:
+        """The numbered class orders of its seeds."""
+        return sorted({order for order, _ in map(lane, self.seeds) if order >= 0})
 
     @property
     def devices(self) -> list[str]:
@@ -81,6 +88,21 @@ class ResultRow:
     def setting(self, name: str) -> Any:
         """A setting of the learner; None if there is no such setting."""
         return config_section(self.seeds[0].config, "learner").get(name)
+
+
+Lane = tuple[int, int]  # a numbered class order, or -1 for any other, and a seed
+
+
+def lane(seed: SeedResult) -> Lane:
+    """What a seed of a row is told apart by."""
+    order = class_order(seed.config)
+    return -1 if order is None else order, seed.seed
+
+
+def class_order(config: Mapping[str, Any]) -> int | None:
+    """The numbered class order of a config, if it has one."""
+    order = config_section(config, "stream").get("class_order")
+    return order if isinstance(order, int) else None
 
 
 def device(run: Run) -> str:
@@ -106,24 +128,24 @@ class Pool:
         """Whether seeds in both have equal accuracies; a timed run on a GPU need not repeat them exactly."""
         if is_alone(run) and str(run.result.environment.get("device")).startswith("cuda"):
             return True
-        known = {seed.seed: seed for seed in self.seeds}
-        twice = [(s, known[s.seed]) for s in run.result.seeds if s.seed in known]
+        known = {lane(seed): seed for seed in self.seeds}
+        twice = [(s, known[lane(s)]) for s in run.result.seeds if lane(s) in known]
         return all(s.matrix == other.matrix and s.tasks == other.tasks for s, other in twice)
 
     def add(self, run: Run, gaps: list[Gap]) -> None:
         """Add the seeds that are new; a repeated seed counts once and becomes a gap, unless the run is a timed one."""
-        known = {seed.seed for seed in self.seeds}
-        twice = [s.seed for s in run.result.seeds if s.seed in known]
+        known = set(map(lane, self.seeds))
+        twice = [s.seed for s in run.result.seeds if lane(s) in known]
         if twice and not is_alone(run):
             listed = ", ".join(map(str, twice))
             gaps.append(Gap(run.name, f"repeats seed {listed} of {self.runs[0].name}; counted once"))
-        fresh = [s for s in run.result.seeds if s.seed not in known]
+        fresh = [s for s in run.result.seeds if lane(s) not in known]
         if fresh:
             self.runs.append(run)
             self.seeds.extend(fresh)
         if is_alone(run):
-            timed = {(seed.seed, device(other)) for other, seed in self.timed}
-            self.timed += [(run, s) for s in run.result.seeds if (s.seed, device(run)) not in timed]
+            timed = {(lane(seed), device(other)) for other, seed in self.timed}
+            self.timed += [(run, s) for s in run.result.seeds if (lane(s), device(run)) not in timed]
 
 
 def pools(runs: list[Run], gaps: list[Gap]) -> list[Pool]:
@@ -145,12 +167,19 @@ def pools(runs: list[Run], gaps: list[Gap]) -> list[Pool]:
 
 
 def _grouped(runs: list[Run]) -> Iterable[list[Run]]:
-    """Results of the same run; all are of one stream with one number of tasks."""
-    configs = [run.result.seeds[0].config for run in runs]
+    """Results of the same run, in whatever numbered class order; all are of one stream with one number of tasks."""
+    configs = [_any_order(run.result.seeds[0].config) for run in runs]
     groups: dict[tuple[str, str], list[Run]] = {}
     for run, key in zip(runs, identities(configs, len(runs[0].result.seeds[0].tasks)), strict=True):
         groups.setdefault((run.result.learner, key), []).append(run)
     return groups.values()
+
+
+def _any_order(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with one text for all numbered class orders."""
+    if class_order(config) is None:
+        return dict(config)
+    return {**config, "stream": {**config["stream"], "class_order": _NUMBERED}}
 
 
 @dataclass(frozen=True)
@@ -200,6 +229,9 @@ def sections(collection: Collection) -> list[Section]:
 def _section(runs: list[Run]) -> Section:
     first = runs[0]
     variant, tasks = _stream_of(first)
+    orders = sorted({order for run in runs if (order := class_order(run.result.seeds[0].config)) is not None})
+    if orders:
+        variant["class_order"] = orders[0] if len(orders) == 1 else orders
     gaps: list[Gap] = []
     return Section(
         stream=first.result.stream,
@@ -211,8 +243,8 @@ def _section(runs: list[Run]) -> Section:
 
 
 def _stream_of(run: Run) -> tuple[dict[str, Any], int]:
-    """The stream settings of a run that are not defaults, and its number of tasks."""
-    settings = config_section(run.result.seeds[0].config, "stream")
+    """The stream settings of a run that are not defaults, in whatever numbered order, and its number of tasks."""
+    settings = config_section(_any_order(run.result.seeds[0].config), "stream")
     variant = {k: v for k, v in settings.items() if k not in ("name", "tasks") and v != STREAM.get(k) and v is not None}
     return variant, len(run.result.seeds[0].tasks)
 
@@ -224,7 +256,7 @@ def _labelled(pooled: list[Pool], stream: str) -> list[ResultRow]:
         siblings = [other.seeds[0].config for other in pooled if other.seeds[0].learner == learner]
         differences = _differences(pool.seeds[0].config, siblings, learner, stream)
         label = " ".join([printable(shown(learner)), *(assignment(*pair) for pair in differences.items())])
-        seeds = tuple(sorted(pool.seeds, key=lambda s: s.seed))
+        seeds = tuple(sorted(pool.seeds, key=lane))
         rows.append(ResultRow(label, learner, differences, tuple(pool.runs), seeds, tuple(pool.timed)))
     labels = [row.label for row in rows]
     for at, row in enumerate(rows):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from scale_cl.reports.paper import PrintedValue
-from scale_cl.reports.sections import ResultRow
+from scale_cl.reports.sections import ResultRow, lane
 from scale_cl.reports.seed_statistics import Summary
 from scale_cl.results import ANYTIME_MEASURES
 
@@ -89,8 +89,11 @@ def measure_cell(row: ResultRow, measure: str) -> TableCell:
 
 
 def seeds_cell(row: ResultRow) -> TableCell:
-    """The number of seeds; the seeds themselves on hover."""
-    return TableCell(str(len(row.seeds)), len(row.seeds), hover=", ".join(f"seed {seed.seed}" for seed in row.seeds))
+    """The number of seeds, with the class orders if there are several; the seeds themselves on hover."""
+    several = len(row.orders) > 1
+    text = f"{len(row.seeds)}, orders {', '.join(map(str, row.orders))}" if several else str(len(row.seeds))
+    each = [f"order {order} seed {seed}" if several else f"seed {seed}" for order, seed in map(lane, row.seeds)]
+    return TableCell(text, len(row.seeds), hover=", ".join(each))
 
 
 def gap(reason: str) -> TableCell:

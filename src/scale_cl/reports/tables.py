@@ -8,7 +8,7 @@ from dataclasses import replace
 from scale_cl.errors import printable
 from scale_cl.plugins import shown
 from scale_cl.reports import paper
-from scale_cl.reports.sections import ResultRow, Section, learner_rank, main_rows, memory_rows, our_row
+from scale_cl.reports.sections import ResultRow, Section, lane, learner_rank, main_rows, memory_rows, our_row
 from scale_cl.reports.seed_statistics import PairedTest, holm, paired, smallest_wilcoxon
 from scale_cl.reports.table import (
     LEARNER,
@@ -236,9 +236,9 @@ def paired_columns() -> list[Column]:
 
 def _paired(ours: ResultRow, other: ResultRow, measure: str) -> PairedTest | None:
     """Pair only seeds for which both learners saw the same tasks."""
-    tasks = {seed.seed: seed.tasks for seed in ours.seeds}
-    same = {seed.seed for seed in other.seeds if seed.tasks == tasks.get(seed.seed)}
-    return paired(ours.by_seed(measure), {s: v for s, v in other.by_seed(measure).items() if s in same})
+    tasks = {lane(seed): seed.tasks for seed in ours.seeds}
+    same = {lane(seed) for seed in other.seeds if seed.tasks == tasks.get(lane(seed))}
+    return paired(ours.by_lane(measure), {key: v for key, v in other.by_lane(measure).items() if key in same})
 
 
 def paired_cells(test: PairedTest | None, corrected: float | None, source: str = "") -> list[TableCell]:

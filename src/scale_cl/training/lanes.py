@@ -113,7 +113,7 @@ def train_lanes(
     """Train seeds of one job, or of several that may train together, side by side; for `diverged` see `train_many`."""
     job = lanes[0][0]
     config, device = job.config, prepare(job.config.run)
-    if device.type == "cuda" and _uses_convolutions(config):
+    if device.type == "cuda" and any(_uses_convolutions(own.config) for own, _ in lanes):
         machine.compile_kernels(config.run, device)  # while the data is read
     tracks = [own.stream(seed) for own, seed in lanes]
     job.tell(Loaded(remarks(tracks[0])))

@@ -73,3 +73,17 @@ def test_what_it_says_of_the_last_samples_is_in_their_file(stream: str) -> None:
     for kind, value in found["mean"].items():
         assert value == pytest.approx(fmean(one for seed in found["seeds"] for one in seed[kind]))
         assert f"{value:.3f}" in words
+
+
+def test_the_table_of_found_boundaries_says_what_its_file_holds() -> None:
+    rows = json.loads((ROOT / "results/class/boundaries.json").read_text())["rows"]
+    found = {(row["learner"], row["detector"], row["signal"]): row for row in rows if row["first_seed"] == 0}
+    line = re.compile(r"^\| `([a-z]+)` \| `([a-z-]+)`, `([a-z]+)` \|(.+)\|$", re.MULTILINE)
+    table = line.findall((ROOT / "docs/boundaries.md").read_text())
+    assert {tuple(names) for *names, _ in table} == found.keys()
+    for *names, cells in table:
+        row = found[tuple(names)]
+        worst = min(one - other for one, other in zip(row["found"], row["told"], strict=True))
+        values = [f"{fmean(row['told']):.1f}", f"{fmean(row['found']):.1f}", f"{round(worst, 1) + 0.0:.1f}"]
+        values += [f"{fmean(row[name]):.2f}" for name in ("recall", "precision")]
+        assert [cell.strip() for cell in cells.split("|")] == values

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 
 class ScaleClError(Exception):
     """Base of everything this package raises on purpose; the command line prints it and exits with 2."""
@@ -89,3 +92,9 @@ def is_utf8(text: str) -> bool:
 def one_line(error: BaseException) -> str:
     """An error of other people's code as one line: its class and the beginning of its message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def place_in(file: str | None, error: BaseException) -> str:
+    """Where in a file of other people's code an error came up: " (ewc.py, line 12)", or nothing if it did not."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""

@@ -16,12 +16,13 @@ import importlib.util
 import operator
 import re
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scale_cl.errors import ConfigError, one_line
+from scale_cl.errors import ConfigError, one_line, place_in
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<file_attribute>[\w.]+)|(?P<module>\w+(\.\w+)*):(?P<attribute>[\w.]+)")
 
@@ -106,7 +107,7 @@ class Plugins:
         try:
             module = _module_of_file(source) if parts["file"] else importlib.import_module(source)
         except Exception as error:  # importing runs the code of others, which may raise anything
-            raise ConfigError(f"{where} cannot be imported: {one_line(error)}") from error
+            raise ConfigError(f"{where} cannot be imported{_place(error)}: {one_line(error)}") from error
         try:
             return operator.attrgetter(attribute)(module)
         except AttributeError:
@@ -143,6 +144,13 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, tuple[importl
 
 def _package(entry_point: importlib.metadata.EntryPoint) -> str:
     return f"package {entry_point.dist.name}" if entry_point.dist is not None else "an unnamed package"
+
+
+def _place(error: Exception) -> str:
+    """Where importing failed, in the first file that was executed: " (ewc.py, line 12)"."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    ran = (file for file in files if file not in (__file__, importlib.__file__) and not file.startswith("<frozen"))
+    return place_in(next(ran, None), error)
 
 
 def _module_of_file(path: str) -> ModuleType:

@@ -138,6 +138,20 @@ def test_a_matched_comparison_takes_what_search_found(command: Callable[..., Any
     assert Path("o/matched/split-digits-2-tasks.md").read_text().startswith("# split-digits-2-tasks\n")
 
 
+def test_families_are_compared_by_their_sizes(command: Callable[..., Any]) -> None:
+    small = ("--streams", "split-digits", "--tasks", "2", "--device", "cpu", *WIDE, "--slots", "1", "--out", "o")
+    finished = command("reproduce", "families", *small, "--learners", "er,independent", "--seeds", "1")
+    assert finished.code == 0
+    heading, *rows = [line.split("  ") for line in finished.out.splitlines() if line.startswith(("stream", "split-"))]
+    assert [word.strip() for word in heading if word][-4:] == ["parameters", "per task", "bytes kept", "seeds"]
+    er, independent = [[word.strip() for word in row if word] for row in rows]
+    assert (er[1], independent[1]) == ("er", "independent")
+    assert er[5] == independent[5] == independent[6].removeprefix("+"), "one network more per task"
+    found = json.loads(Path("o/families/split-digits-2-tasks.json").read_text())["rows"]
+    assert [f"{row['size']['bytes']:,}" for row in found] == [er[7], independent[7]]
+    assert "| Parameters | Per task | KiB | Seconds |" in Path("o/families/split-digits-2-tasks.md").read_text()
+
+
 def test_claims_are_measured_alone(command: Callable[..., Any]) -> None:
     finished = command("reproduce", "claims", *DIGITS, *WIDE, "--out", "o")
     assert finished.code == 0

@@ -289,6 +289,16 @@ def test_wrong_data_is_named_and_nothing_is_learnt_of_it() -> None:
     assert model.learner_.steps == before
 
 
+def test_a_loader_without_a_batch_is_refused_and_the_model_stays() -> None:
+    x, y = blobs(FIRST)
+    new, model = ContinualClassifier(), ContinualClassifier().fit(x, y)
+    before = model.predict_proba(x)
+    for call in (new.fit, new.partial_fit, model.fit, model.partial_fit, model.predict, model.score):
+        with pytest.raises(InputError, match="the loader gave no batch; at least one sample is needed"):
+            call(iter([]))
+    assert (model.predict_proba(x) == before).all()
+
+
 def test_a_loss_that_explodes_is_said() -> None:
     x, y = blobs(FIRST)
     with pytest.raises(DivergenceError, match=r"not a finite number, with lr 1e\+09; lower the rate$"):

@@ -121,6 +121,12 @@ class Unbuildable(Good):
         raise KeyError("no such part")
 
 
+class Misset(Good):
+    """Has settings where a preset should be."""
+
+    presets = {"ours": {"lr": 3}}
+
+
 class Netless(Good):
     """Declares no network."""
 
@@ -160,7 +166,12 @@ FAULTS = {
         r"declare it in build \(.*\), so that it is saved and resumed"
     ),
     "faults.py:Unbuildable": (
-        r"learner 'faults\.py:Unbuildable' cannot be built for inputs of \[1, 8, 8\]: KeyError: 'no such part'"
+        r"learner 'faults\.py:Unbuildable' cannot be built for inputs of \[1, 8, 8\] "
+        r"\(faults\.py, line \d+\): KeyError: 'no such part'"
+    ),
+    "raising.py:Method": r"learner 'raising\.py:Method' cannot be imported \(raising\.py, line 2\): KeyError: 'gone'",
+    "faults.py:Misset": (
+        r"learner 'faults\.py:Misset': Misset\.presets is \{'ours': \{'lr': 3\}\}; it must map names to Preset, .*"
     ),
     "faults.py:Netless": r"Netless\.build declares no network; call engine\.network\(\)",
     "faults.py:Twice": r"Twice declares 'a', which is taken; take another name, without a dot",
@@ -172,6 +183,7 @@ def faults(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None
     """Files with faulty methods in the working directory."""
     Path("faults.py").write_text(METHODS)
     Path("wrong.py").write_text("class Method(:\n")
+    Path("raising.py").write_text('def look():\n    return {}["gone"]\n\n\nlook()\n')
     monkeypatch.setattr(registry.OUTSIDE, "given", {})
 
 

@@ -20,7 +20,7 @@ from scale_cl.streams.fetch import Patience, download, fetch
 from scale_cl.streams.sources.cifar import CIFAR100, Cifar
 from scale_cl.streams.sources.mini_imagenet import MiniImageNet
 from scale_cl.streams.sources.mnist import Mnist
-from scale_cl.streams.sources.source import Finding, Progress
+from scale_cl.streams.sources.source import CheckedFile, Progress
 from tests.streams.loopback import Site, serving
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
@@ -208,8 +208,8 @@ def test_damaged_files_are_replaced(site: Site, tmp_path: Path, cifar_files: dic
 
 def test_files_that_stay_wrong_after_the_download_are_told(site: Site, tmp_path: Path) -> None:
     class Stubborn(Mnist):
-        def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
-            return [Finding("old", False, "altered")]
+        def check(self, root: Path, progress: Progress | None = None) -> list[CheckedFile]:
+            return [CheckedFile("old", False, "altered")]
 
     source = Stubborn(downloads=((site.offer("a", b"a"),),))
     with pytest.raises(FetchError, match=r"old is still not right after the download \(altered\): remove it"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,3 +177,9 @@ def test_more_tasks_than_a_growing_learner_is_bounded_to_are_refused_before_the_
     with pytest.raises(ConfigError, match=r"^few has 4 tasks, but pnn adds .* bounded to 3 \(learner.max_tasks\)"):
         train(learner, stream)
     assert learner.tasks == []
+
+
+def test_joint_training_is_refused_where_boundaries_are_hidden() -> None:
+    stream = replace(digits(), boundaries="hidden")
+    with pytest.raises(ConfigError, match="joint trains on all tasks of few shuffled together, where no boundary"):
+        train(registry.make("joint", stream.spec), stream)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from scale_cl.bench.conditions import shape_of
 from scale_cl.learners import Compute, Learner, LearnerConfig
 from scale_cl.learners import registry as learners
+from scale_cl.learners.method_properties import parameter_growth
 from scale_cl.settings import build
 from scale_cl.streams import InputSpec, TaskInfo
 from scale_cl.streams import catalog as streams
@@ -54,6 +55,15 @@ class Cost:
     def bytes(self) -> int:
         """All that is kept beside one trunk with its heads."""
         return self.samples + self.logits + self.importances + self.networks
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a learner on a stream."""
+
+    parameters: int  # of all networks in the first task
+    growth: int  # parameters more with each further task, at most
+    bytes: int  # all that is kept beside one trunk with its heads, when all tasks are learnt
 
 
 @dataclass
@@ -97,13 +107,26 @@ def counted(shape: tuple[int, ...]) -> Iterator[Passed]:
 @lru_cache(maxsize=256)
 def cost_of(name: str, config: LearnerConfig, stream: str, *, batch: int = 10, tasks: int | None = None) -> Cost:
     """What the learner `name` costs on a stream of the catalog, or on its first `tasks` tasks."""
+    spec, classes = _tasks_of(stream, tasks)
+    before, steps = len(classes) // 2, -(-streams.entry(stream).train // batch)
+    tiny = replace(spec, shape=_COLOUR if spec.shape[0] > 1 else _GREY)
+    forward, backward = _images(name, config, tiny, classes[0], batch, before=before, steps=steps)
+    return Cost(forward, backward, *bytes_kept(name, config, spec, classes))
+
+
+@lru_cache(maxsize=256)
+def size_of(name: str, config: LearnerConfig, stream: str, *, tasks: int | None = None) -> Size:
+    """How large the learner `name` is on a stream of the catalog, or on its first `tasks` tasks."""
+    spec, classes = _tasks_of(stream, tasks)
+    learner = learners.make(name, spec, config, compute=Compute(capture=False))
+    return Size(*parameter_growth(learner, classes[0]), sum(bytes_kept(name, config, spec, classes)))
+
+
+def _tasks_of(stream: str, tasks: int | None) -> tuple[InputSpec, tuple[int, ...]]:
+    """The inputs of a stream of the catalog, and the classes of each of its first `tasks` tasks, or of all."""
     entry, (shape, classes) = streams.entry(stream), shape_of(stream)
     count = min(tasks or entry.continual, entry.continual)
-    scenario, outputs = entry.scenarios[0], entry.classes_per_task or classes
-    tiny = InputSpec(_COLOUR if shape[0] > 1 else _GREY, 255.0, scenario)
-    forward, backward = _images(name, config, tiny, outputs, batch, before=count // 2, steps=-(-entry.train // batch))
-    kept = bytes_kept(name, config, InputSpec(shape, 255.0, scenario), (outputs,) * count)
-    return Cost(forward, backward, *kept)
+    return InputSpec(shape, 255.0, entry.scenarios[0]), (entry.classes_per_task or classes,) * count
 
 
 def cost_row(name: str, stream: str, *, batch: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from scale_cl.cli.progress import clock
 from scale_cl.errors import printable
 
 if TYPE_CHECKING:
+    from scale_cl.bench.cost import Size
     from scale_cl.experiments.engine import EngineChoice, Outcome, TableLine
     from scale_cl.experiments.planning import ExperimentPlan, PlannedRun
 
@@ -262,7 +263,8 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
         return
     done = finished_results(name, out, gpu=gpu)
     lines = table_lines(plan, name, done)
-    _print_lines(name, lines)
+    sizes = [_size(line) for line in lines] if EXPERIMENTS[name].sizes else []
+    _print_lines(name, lines, sizes)
     if EXPERIMENTS[name].part == "search":
         from scale_cl.experiments.search import winners
 
@@ -271,6 +273,8 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
             say(f"best on {winner.stream}, {counted}: ACC {winner.accuracy:.1f}, wrote {winner.config}")
     if EXPERIMENTS[name].searched:
         _write_matched(name, lines, out)
+    if sizes:
+        _write_sizes(name, lines, sizes, out)
     if name == "claims":
         from scale_cl.experiments.claims import measure_claims
 
@@ -291,18 +295,50 @@ def _write_matched(name: str, lines: list[TableLine], out: Path) -> None:
         say(f"counting what {line.name} on {line.stream} costs", err=True)
         size, tasks = config.run.batch_size, config.stream.tasks
         cost = cost_of(config.learner_name, config.learner, line.stream, batch=size, tasks=tasks) if known else None
-        where = line.stream if tasks is None else f"{line.stream}-{tasks}-tasks"
-        rows.setdefault(where, []).append(MatchedRow(line.name, line.lanes, cost, config.as_dict()["learner"]))
+        rows.setdefault(_where(line), []).append(MatchedRow(line.name, line.lanes, cost, config.as_dict()["learner"]))
     for where, own in rows.items():
         say("wrote " + ", ".join(map(str, write_matched(where, own, out / name / where))))
 
 
-def _print_lines(name: str, lines: list[TableLine]) -> None:
+def _write_sizes(name: str, lines: list[TableLine], sizes: list[Size | None], out: Path) -> None:
+    """Write the tables of a comparison: what each method reached, how large it is, and paired tests."""
+    from scale_cl.reports.matched import MatchedRow, write_matched
+
+    rows: dict[str, list[MatchedRow]] = {}
+    for line, size in zip(lines, sizes, strict=True):
+        settings = line.cells[0].config.as_dict()["learner"]
+        rows.setdefault(_where(line), []).append(MatchedRow(line.name, line.lanes, None, settings, size))
+    for where, own in rows.items():
+        say("wrote " + ", ".join(map(str, write_matched(where, own, out / name / where))))
+
+
+def _where(line: TableLine) -> str:
+    """The stream, and how many of its tasks if not all."""
+    tasks = line.cells[0].config.stream.tasks
+    return line.stream if tasks is None else f"{line.stream}-{tasks}-tasks"
+
+
+def _size(line: TableLine) -> Size | None:
+    from scale_cl.bench.cost import size_of
+    from scale_cl.streams import catalog
+
+    config = line.cells[0].config
+    if line.stream not in catalog.ENTRIES:
+        return None
+    return size_of(config.learner_name, config.learner, line.stream, tasks=config.stream.tasks)
+
+
+def _print_lines(name: str, lines: list[TableLine], sizes: list[Size | None]) -> None:
+    """Print the table of an experiment, with columns of sizes if they are given."""
     from scale_cl.experiments.definitions import EXPERIMENTS
 
     say(f"{name}: {EXPERIMENTS[name].line}")
-    rows = [("stream", "learner", "ACC", "FM", "seconds", "seeds")]
+    rows: list[tuple[str, ...]] = [("stream", "learner", "ACC", "FM", "seconds", "seeds")]
     rows += [(line.stream, line.name, *line.values) for line in lines]
+    if sizes:
+        counted = [("-",) * 3 if s is None else (f"{s.parameters:,}", f"+{s.growth:,}", f"{s.bytes:,}") for s in sizes]
+        columns = [("parameters", "per task", "bytes kept"), *counted]
+        rows = [(*row[:-1], *more, row[-1]) for row, more in zip(rows, columns, strict=True)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())

@@ -33,7 +33,10 @@ def run(
             metavar="NAME", help="Stream: a name, folder:PATH, csv:FILE, module:function or file.py:function [digits]."
         ),
     ] = None,
-    learner: Annotated[str | None, typer.Option(metavar="NAME", help="Method; scale if not given.")] = None,
+    learner: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Method: a name, module:Class or file.py:Class; scale if not given."),
+    ] = None,
     preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learner's settings [ours].")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Number of seeds.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="First seed.")] = None,

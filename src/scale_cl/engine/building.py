@@ -251,7 +251,10 @@ class Builder:
     def open_task(self) -> int:
         """Number of the open task."""
         if self.current is None:
-            raise ScaleClError("no task is open: call begin_task(TaskInfo(name, classes)) before observe")
+            raise ScaleClError(
+                "no task is open: call begin_task(TaskInfo(name, classes)) before observe, or make the learner for a "
+                "stream without boundaries (boundaries=False in InputSpec)"
+            )
         return self.numbers[self.current]
 
     @property

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from scale_cl.engine.building import Builder
-from scale_cl.errors import ScaleClError
+from scale_cl.errors import ScaleClError, one_line, place_in
 
 
 class Caller(Builder):
@@ -80,6 +78,4 @@ class Caller(Builder):
 def _raised(error: Exception, method: object) -> str:
     """Where in the method's file something was raised, and what: " (ewc.py, line 12): TypeError: bad operand"."""
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    where = f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
-    return f"{where}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{place_in(file, error)}: {one_line(error)}"

@@ -62,7 +62,8 @@ class Network:
         if keep_statistics:
             other |= {name: b.clone() for name, b in self.module.named_buffers() if "running" in name}
         inputs = samples.x, samples.task
-        with nullcontext() if wrt is None or wrt else torch.no_grad():
+        is_absent = isinstance(wrt, Part) and not wrt  # settings leave the part out: there is no gradient to take
+        with torch.no_grad() if is_absent else nullcontext():
             out: Outputs = (
                 functional_call(self.module, other, inputs, keywords) if other else self.module(*inputs, **keywords)
             )

@@ -63,7 +63,8 @@ class LearnerConfig(Settings):
         0.0, "weight of the mean entropy of the outputs, which every loss is lowered by (CPR); 0: off", low=0
     )
     average_warmup: bool = setting(
-        False, "let the decay of the weight average rise to its value: (1 + n) / (10 + n) after n steps at most"
+        False,
+        "let the weight average's decay rise to its value: at most (1 + n) / (10 + n) after n updates of the weights",
     )
     consistency: float = setting(
         0.0, "weight of the squared distance of the outputs to those by the weight average; 0: off", low=0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self, get_args
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from scale_cl.engine import Turns, in_turn
 from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 from scale_cl.estimator import model_file, tasks
-from scale_cl.estimator.samples import InputFormat, batches_of, is_loader, read_inputs, read_labels
+from scale_cl.estimator.samples import InputFormat, batches_of, is_loader, read_ahead, read_inputs, read_labels
 from scale_cl.learners import Learner, registry
 from scale_cl.learners.boundaries import Detection
 from scale_cl.learners.presets import USER_FEATURES, USER_IMAGES
@@ -116,11 +117,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, *, task: Any = None) -> Self:
         """Learn from scratch: one task, or several in turn if `task` names the task of each sample."""
         self._check_parameters()
-        self._forget()
         with threads_in_use(self.threads):
-            if is_loader(X):
-                for _ in range(self.epochs):
-                    self._learn_batches(X, y, task)
+            batches = read_ahead(X, labelled=True) if is_loader(X) else None  # what gives nothing changes nothing
+            self._forget()
+            if batches is not None:
+                self._learn_batches(batches, y, task)
+                for _ in range(self.epochs - 1):
+                    self._learn_batches(batches_of(X, labelled=True), y, task)
             else:
                 x, labels = self._read(X, y, first=True, task=task)
                 self._learn_groups(x, labels, self._groups(task, len(x)))
@@ -153,7 +156,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if tasks.asks_to_find(task) or hasattr(self, "finder_"):
                 self._find(X, y, task, known)
             elif is_loader(X):
-                self._learn_batches(X, y, task, known)
+                self._learn_batches(read_ahead(X, labelled=True), y, task, known)
             else:
                 self._learn_once(X, y, task, known)
         return self
@@ -178,7 +181,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"task={tasks.AUTO!r} finds out which classes a task has; leave classes out")
         if not first and hasattr(self, "finder_") != tasks.asks_to_find(task):
             raise InputError(f"tasks are either named or found: give task={tasks.AUTO!r} in every call or in none")
-        for raw_x, raw_y in batches_of(X, labelled=True) if is_loader(X) else [(X, y)]:
+        for raw_x, raw_y in read_ahead(X, labelled=True) if is_loader(X) else [(X, y)]:
             x, labels = self._read(raw_x, raw_y, first=first, task=task)
             if first:
                 self.finder_, first = self.new_finder(), False
@@ -197,11 +200,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seen = self.tasks_ if self.__sklearn_is_fitted__() else []
         return tasks.groups_to_learn(task, samples, seen, boundaries=self.learner_.spec.boundaries)
 
-    def _learn_batches(self, loader: Any, y: Any, task: Any, known: NDArray[Any] | None = None) -> None:
+    def _learn_batches(
+        self, batches: Iterable[tuple[Any, Any]], y: Any, task: Any, known: NDArray[Any] | None = None
+    ) -> None:
+        """Learn from the batches of a loader, each in one step."""
         if y is not None:
             raise InputError("X is a loader, which gives the labels itself; leave y out")
         tasks.check_for_loader(task)
-        for raw_x, raw_y in batches_of(loader, labelled=True):
+        for raw_x, raw_y in batches:
             x, labels = self._read(raw_x, raw_y, first=not self.__sklearn_is_fitted__(), task=task)
             name = self._groups(task, len(x))[0][0]
             self._steps(x, self.begin(name, labels, known), torch.arange(len(x)), len(x))
@@ -254,10 +260,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.concatenate([proba for _, proba in self._answers(X, task)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, task: Any = None) -> float:
-        """Accuracy of `predict`; leave `y` out for a loader."""
+        """Accuracy of `predict`, in which a label that was never learnt counts as wrong; leave `y` out for a loader."""
         if is_loader(X) and y is None:
             tasks.check_for_loader(task)
-            pairs = list(batches_of(X, labelled=True))
+            pairs = list(read_ahead(X, labelled=True))
             predicted = np.concatenate([self.predict(x, task=task) for x, _ in pairs])
             y = np.concatenate([read_labels(labels, name=type(self).__name__) for _, labels in pairs])
         else:
@@ -281,10 +287,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not is_loader(X):
                 return [self._answer(X, task)]
             tasks.check_for_loader(task)
-            pieces = [self._answer(x, task) for x, _ in batches_of(X, labelled=False)]
-        if not pieces:
-            raise InputError("the loader gave no batch; at least one sample is needed")
-        return pieces
+            return [self._answer(x, task) for x, _ in read_ahead(X, labelled=False)]
 
     @in_turn
     def _answer(self, X: Any, task: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -157,3 +158,11 @@ def batches_of(loader: Any, *, labelled: bool) -> Iterator[tuple[Any, Any]]:
         if x is None or (labelled and y is None):
             raise InputError("a loader must give batches (X, y), or dicts with image and label or x and y")
         yield x, y
+
+
+def read_ahead(loader: Any, *, labelled: bool) -> Iterator[tuple[Any, Any]]:
+    """The batches of a loader, the first of which is read at once; InputError if there is none."""
+    batches = batches_of(loader, labelled=labelled)
+    for first in batches:
+        return itertools.chain([first], batches)
+    raise InputError("the loader gave no batch; at least one sample is needed")

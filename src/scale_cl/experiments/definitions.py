@@ -38,6 +38,7 @@ class Experiment:
     part: str = "continual"
     preset: str | None = None  # the learners' settings, unless the user names others; None: the recommended ones
     alone: bool = False  # its times count: one seed per run, one run at a time, nothing beside it
+    sizes: bool = False  # its tables have parameters and bytes kept
     features: bool = False  # features of the test samples are stored with each result
     hidden: bool = False  # results go to a hidden folder, which reports skip
 
@@ -154,7 +155,7 @@ NORM_ON_MEMORY: Case = {"norm_on_memory": True}
 
 EXPERIMENTS = {
     "main": Experiment("accuracy and forgetting of all methods", PAPER_STREAMS, PAPER_LEARNERS),
-    "families": Experiment("regularisation, structure and memory in one pass", PAPER_STREAMS, FAMILIES),
+    "families": Experiment("regularisation, structure and memory in one pass", PAPER_STREAMS, FAMILIES, sizes=True),
     "memory": Experiment(
         "accuracy against memory size, with joint training as the upper bound",
         streams=("scifar100", "sminiimagenet"),

@@ -1,10 +1,10 @@
 """KIERA and ADCN: deep clustering that grows, without labels; a few labels after each task name the clusters.
 
 KIERA: Pratama, Ashfahani and Lughofer, "Unsupervised Continual Learning via Self-Adaptive Deep Clustering Approach",
-2021. ADCN: Ashfahani and Pratama, "Unsupervised Continual Learning in Streaming Environments", 2022. The paper: "[They]
-put forward a data-driven structural learning for unsupervised continual learning problems where hidden clusters, nodes
-and layers dynamically grow and shrink"; ADCN regularises "via the Knowledge Distillation (KD) strategy", KIERA has
-"centroid-based experience replay".
+2021. ADCN: Ashfahani and Pratama, "Unsupervised Continual Learning in Streaming Environments", 2022. SCALE's paper says
+of them: "[They] put forward a data-driven structural learning for unsupervised continual learning problems where hidden
+clusters, nodes and layers dynamically grow and shrink"; ADCN regularises "via the Knowledge Distillation (KD)
+strategy", KIERA has "centroid-based experience replay".
 
 Each layer is a tied autoencoder, trained on what the layer below encodes: `|W' z + c - h|^2 + clustering |z - nearest
 centroid|^2`. It gains a unit if the bias of its reconstructions rises, and loses its least active one if their variance

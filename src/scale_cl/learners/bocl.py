@@ -1,12 +1,12 @@
 """BOCL and RCL: a search per task decides how many units each layer is given; what earlier tasks use is frozen.
 
 Xu, Ma, Gao and Zhu, "Adaptive Progressive Continual Learning", 2021 (BOCL); Xu and Zhu, "Reinforced Continual
-Learning", 2018 (RCL). The paper: "Similar approach is designed in [it] but with the use of Bayesian optimization
-approach rather than the NAS concept". A new unit reads all units of the layer below, old and new; an old one reads old
-ones only, so that nothing is forgotten. How many units to add is what a search maximises: the accuracy on samples held
-back, less a cost of the parameters added. With `search=bayesian` (BOCL) a Gaussian process of the rewards so far
-proposes where their expected improvement is largest; with `search=controller` (RCL) an LSTM draws a number per layer,
-and learns from the rewards of all tasks by policy gradient.
+Learning", 2018 (RCL). SCALE's paper says of it: "Similar approach is designed in [it] but with the use of Bayesian
+optimization approach rather than the NAS concept". A new unit reads all units of the layer below, old and new; an old
+one reads old ones only, so that nothing is forgotten. How many units to add is what a search maximises: the accuracy on
+samples held back, less a cost of the parameters added. With `search=bayesian` (BOCL) a Gaussian process of the rewards
+so far proposes where their expected improvement is largest; with `search=controller` (RCL) an LSTM draws a number per
+layer, and learns from the rewards of all tasks by policy gradient.
 
 Adapted to one pass: an evaluation is a training, of which there are many over a task's whole data in the original. Here
 the first `search_steps` batches train the new head on the units that there are and are stored. Then `trials` candidates

@@ -1,8 +1,8 @@
 """DEN: Dynamically Expandable Networks. Units that a task needs are retrained; more are added if that does not suffice.
 
-Yoon, Yang, Lee and Hwang, "Lifelong Learning with Dynamically Expandable Networks", 2018. The paper: "[It] puts forward
-a network growing condition based on a loss criterion with the selective retraining strategy". The first task is learnt
-with an L1 penalty. In a later task:
+Yoon, Yang, Lee and Hwang, "Lifelong Learning with Dynamically Expandable Networks", 2018. SCALE's paper says of it:
+"[It] puts forward a network growing condition based on a loss criterion with the selective retraining strategy". The
+first task is learnt with an L1 penalty. In a later task:
 
 1. The task's new head alone is learnt with an L1 penalty. Following weights that are not zero from the head down to the
    inputs selects units.

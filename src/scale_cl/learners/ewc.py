@@ -1,7 +1,7 @@
 """EWC, online EWC and EWC++: weights are as important as their Fisher information says.
 
-Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", 2017. The paper: "Elastic Weight
-Consolidation (EWC) makes use of the Fisher Importance Matrix (FIM)". As each task is seen once, F is measured on
+Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", 2017. SCALE's paper says of it: "Elastic
+Weight Consolidation (EWC) makes use of the Fisher Importance Matrix (FIM)". As each task is seen once, F is measured on
 samples that are kept until the task ends and dropped then. The modes:
 
 * `separate`: a penalty per task. Their sum is, up to a constant, one penalty with the sum of all F as importance and

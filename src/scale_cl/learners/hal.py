@@ -1,8 +1,8 @@
 """HAL: Hindsight Anchor Learning. Replay that keeps the outputs on anchors, the points forgotten most, where they are.
 
 Chaudhry, Gordo, Dokania, Torr and Lopez-Paz, "Using Hindsight to Anchor Past Knowledge in Continual Learning", 2021.
-The paper: "HAL proposes the idea of anchor samples maximizing the forgetting metric and constructed in the
-meta-learning manner". A step looks ahead: theta~ is what ER's step would make of theta, and the step taken descends
+SCALE's paper says of it: "HAL proposes the idea of anchor samples maximizing the forgetting metric and constructed in
+the meta-learning manner". A step looks ahead: theta~ is what ER's step would make of theta, and the step taken descends
 ER's loss and the distance between the outputs of theta and theta~ on anchors. theta~ is a function of theta: with
 `second_order`, the gradient flows through the step, as in the authors' code; else only that step's gradient is a
 constant. An anchor per class comes in addition to the memory's slots.

@@ -1,9 +1,10 @@
 """iCaRL: replay with distillation, and prediction by the nearest mean of exemplars.
 
-Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", 2017. The paper: "iCaRL exemplifies such
-approach where the KD approach is performed with the nearest exemplar classification strategy". Cross-entropy takes the
-place of the authors' sigmoids, as in comparisons with one pass. Herding ranks what the slots hold when a task ends,
-because one pass has no larger buffer to choose from; it decides what leaves a memory with `memory_budget` "total".
+Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", 2017. SCALE's paper says of it: "iCaRL
+exemplifies such approach where the KD approach is performed with the nearest exemplar classification strategy".
+Cross-entropy takes the place of the authors' sigmoids, as in comparisons with one pass. Herding ranks what the slots
+hold when a task ends, because one pass has no larger buffer to choose from; it decides what leaves a memory with
+`memory_budget` "total".
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Learn to Grow: for each layer, a search decides whether a new task reuses, adapts or replaces what earlier ones have.
 
 Li, Zhou, Wu, Socher and Xiong, "Learn to Grow: A Continual Structure Learning Framework for Overcoming Catastrophic
-Forgetting", 2019. The paper: "The concept of neural architecture search (NAS) is proposed in [it] to select the best
-action when observing new tasks". A layer of a new task is one of these: a new copy; an earlier task's copy as it is
-(reuse); or that copy with a small layer in parallel that is learnt (adapt). First all choices are computed and mixed by
-softmax(alpha); weights and alpha are trained in turns. Then the choice with the largest alpha stays. Copies that other
-tasks use never move, nor do their batch-norm statistics: nothing is forgotten, unless a task comes back.
+Forgetting", 2019. SCALE's paper says of it: "The concept of neural architecture search (NAS) is proposed in [it] to
+select the best action when observing new tasks". A layer of a new task is one of these: a new copy; an earlier task's
+copy as it is (reuse); or that copy with a small layer in parallel that is learnt (adapt). First all choices are
+computed and mixed by softmax(alpha); weights and alpha are trained in turns. Then the choice with the largest alpha
+stays. Copies that other tasks use never move, nor do their batch-norm statistics: nothing is forgotten, unless a task
+comes back.
 
 A layer is a linear layer of an MLP, the first convolution or a block of a ResNet, with the batch norms inside; another
 backbone is one layer. What adapts is a 1 x 1 convolution, for a linear layer a bottleneck of `adapter` units.

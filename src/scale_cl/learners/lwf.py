@@ -1,8 +1,8 @@
 """LwF: Learning without Forgetting. The outputs of old heads on new samples stay as they were before the task.
 
-Li and Hoiem, "Learning without Forgetting", 2016. The paper: "Learning without Forgetting (LWF) utilizes the knowledge
-distillation (KD) approach to match between current and previous outputs". The authors first train the new head alone;
-one pass leaves no room for that.
+Li and Hoiem, "Learning without Forgetting", 2016. SCALE's paper says of it: "Learning without Forgetting (LWF) utilizes
+the knowledge distillation (KD) approach to match between current and previous outputs". The authors first train the new
+head alone; one pass leaves no room for that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """MAS: Memory Aware Synapses. A weight is as important as the outputs are sensitive to it.
 
-Aljundi et al., "Memory Aware Synapses: Learning what (not) to forget", 2018. The paper: "Memory Aware Synapses (MAS)
-adopts unsupervised and online criteria". No label is needed. As each task is seen once, the sensitivity is measured on
-samples that are kept until the task ends and dropped then.
+Aljundi et al., "Memory Aware Synapses: Learning what (not) to forget", 2018. SCALE's paper says of it: "Memory Aware
+Synapses (MAS) adopts unsupervised and online criteria". No label is needed. As each task is seen once, the sensitivity
+is measured on samples that are kept until the task ends and dropped then.
 """
 
 from __future__ import annotations

@@ -56,6 +56,15 @@ def parameters_in_use(learner: Learner) -> int:
     return sum(_in_use(module) for network in learner.engine.owned.modules() for module in network.modules())
 
 
+def parameter_growth(learner: Learner, classes: int) -> tuple[int, int]:
+    """Parameters of a new learner in its first task, and how many more with each further task of so many classes."""
+    counts = []
+    for task in ("first", "second", "third"):
+        learner.begin_task(TaskInfo(task, classes))
+        counts.append(parameters_in_use(learner))
+    return counts[0], max(counts[1] - counts[0], counts[2] - counts[1])  # units that the second did not use are gone
+
+
 def _in_use(module: nn.Module) -> int:
     if isinstance(module, GrowingParameter):
         return module.count * math.prod(module.data.shape[1:])
@@ -73,9 +82,4 @@ def _row(name: str, spec: InputSpec, classes: int) -> Row:
         traits = replace(traits, task_at_inference=False)
         if name in PAPER:
             differs["task_at_inference"] = ONE_HEAD
-    counts = []
-    for task in ("first", "second", "third"):
-        learner.begin_task(TaskInfo(task, classes))
-        counts.append(parameters_in_use(learner))
-    growth = max(counts[1] - counts[0], counts[2] - counts[1])  # units that the second did not use are gone
-    return Row(name, traits, differs, counts[0], growth)
+    return Row(name, traits, differs, *parameter_growth(learner, classes))

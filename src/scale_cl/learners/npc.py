@@ -1,9 +1,9 @@
 """NPC: Neuron-level Plasticity Control. The more important a neuron, the slower its incoming weights learn.
 
-Paik, Oh, Kwak and Kim, "Overcoming Catastrophic Forgetting by Neuron-level Plasticity Control", 2020. The paper: "The
-regularization strategy is better performed in the neuron level rather than in the synaptic level". There is no penalty
-and no task boundary: importance is a running mean over all steps. A neuron is a unit of a linear layer or a channel of
-a convolution, with the batch norm that follows it.
+Paik, Oh, Kwak and Kim, "Overcoming Catastrophic Forgetting by Neuron-level Plasticity Control", 2020. SCALE's paper
+says of it: "The regularization strategy is better performed in the neuron level rather than in the synaptic level".
+There is no penalty and no task boundary: importance is a running mean over all steps. A neuron is a unit of a linear
+layer or a channel of a convolution, with the batch norm that follows it.
 
 Slow weights alone would not keep a neuron as it is while the running statistics of its batch norm drift, so these move
 at the neuron's own pace too. Heads, and parameters of other kinds of layers, learn at the full rate.

@@ -1,10 +1,11 @@
 """PNN: Progressive Neural Networks. A column per task, which reads the frozen columns of earlier tasks.
 
-Rusu et al., "Progressive Neural Networks", 2016. The paper: "The pioneering approach is the progressive neural network
-(PNN) where a new network column is integrated when handling a new task". With h_i^k the activation of column k at site
-i, what the next layer sees is `h_i^k + U relu(V [s_j h_i^j] over j < k)`, with a learned scalar s_j: the next layer's
-weights times U are the authors' lateral weights. Sites are the hidden layers of an MLP, and the ends of the stages of a
-ResNet, where U and V are 1 x 1 convolutions; of another backbone, its features. The parameters of column k grow with k.
+Rusu et al., "Progressive Neural Networks", 2016. SCALE's paper says of it: "The pioneering approach is the progressive
+neural network (PNN) where a new network column is integrated when handling a new task". With h_i^k the activation of
+column k at site i, what the next layer sees is `h_i^k + U relu(V [s_j h_i^j] over j < k)`, with a learned scalar s_j:
+the next layer's weights times U are the authors' lateral weights. Sites are the hidden layers of an MLP, and the ends
+of the stages of a ResNet, where U and V are 1 x 1 convolutions; of another backbone, its features. The parameters of
+column k grow with k.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ PRESET_NAMES: tuple[str, ...] = get_args(PresetName)
 DEFAULT_PRESET: PresetName = "ours"
 USER_IMAGES = ("folder:", "csv:")  # how streams of the user's own images are named
 USER_FEATURES = "features:"  # the user's own feature vectors or grey images, in an estimator
+# Where `Preset.permuted` applies; USER_FEATURES: an estimator, except on colour images.
 _PERMUTED = ("pmnist", "digits", "split-digits", USER_FEATURES)
 Values = Mapping[str, Any]
 
@@ -32,7 +33,7 @@ class Preset:
     """Settings of one learner by stream; the later of these wins where several apply."""
 
     everywhere: Values = field(default_factory=dict)
-    permuted: Values = field(default_factory=dict)  # pmnist and digits: small grey images
+    permuted: Values = field(default_factory=dict)  # small grey images and features: `_PERMUTED` has the streams
     user_images: Values = field(default_factory=dict)  # of any size, perhaps few
     streams: Mapping[str, Values] = field(default_factory=dict)  # by name
 

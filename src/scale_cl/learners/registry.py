@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from scale_cl.engine import Compute, LearnerConfig
-from scale_cl.errors import ConfigError, ScaleClError
+from scale_cl.errors import ConfigError, ScaleClError, one_line, place_in, shown
 from scale_cl.learners.learner import Learner
 from scale_cl.learners.presets import PRESETS, WITHOUT_BOUNDARIES, Preset, check_preset
 from scale_cl.nets.custom_backbone import BackboneLike
@@ -126,7 +128,13 @@ def entry_of(kind: object, name: str) -> LearnerEntry:
     line = kind.description or (kind.__doc__ or "").strip().partition("\n")[0]
     if not line:
         raise ConfigError(f"{what}: {kind.__name__} has no docstring; its first line is shown in lists and tables")
-    return LearnerEntry(name, kind, line, dict(kind.presets))
+    presets = kind.presets
+    if not isinstance(presets, Mapping) or not all(isinstance(preset, Preset) for preset in presets.values()):
+        raise ConfigError(
+            f"{what}: {kind.__name__}.presets is {shown(presets)}; it must map names to Preset, such as "
+            '{"ours": Preset({"lr": 0.1})}'
+        )
+    return LearnerEntry(name, kind, line, dict(presets))
 
 
 def describe(name: str) -> str:
@@ -162,7 +170,8 @@ def make(
     except Exception as error:
         if name in _OURS or isinstance(error, ScaleClError):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ConfigError(f"learner {name!r} cannot be built for inputs of {list(spec.shape)}: {reason}") from error
+        where = place_in(getattr(sys.modules.get(kind.__module__), "__file__", None), error)
+        what = f"learner {name!r} cannot be built for inputs of {list(spec.shape)}{where}: {one_line(error)}"
+        raise ConfigError(what) from error
     learner.name = name
     return learner

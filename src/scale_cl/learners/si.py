@@ -1,7 +1,7 @@
 """SI: Synaptic Intelligence. A weight is as important as what its way through training took off the loss.
 
-Zenke, Poole and Ganguli, "Continual Learning Through Synaptic Intelligence", 2017. The paper: "Synaptic Intelligence
-(SI) utilizes accumulated gradients". It measures while it trains, so that one pass is enough.
+Zenke, Poole and Ganguli, "Continual Learning Through Synaptic Intelligence", 2017. SCALE's paper says of it: "Synaptic
+Intelligence (SI) utilizes accumulated gradients". It measures while it trains, so that one pass is enough.
 """
 
 from __future__ import annotations

@@ -32,6 +32,20 @@ from scale_cl.reports.tables import paired_cells, paired_columns
 from scale_cl.results import SeedResult
 
 _MEASURES = ("acc", "fm", "la")
+_COSTS = (
+    Column("Forward", "images through the network per batch"),
+    Column("Backward", "images per batch whose gradient is taken"),
+    Column("Cost", "forward + 2 x backward"),
+)
+_COSTS_NOTE = (
+    "Forward and backward: images per batch in the middle of the stream, with the work at the end of a task; cost: "
+    "forward + 2 × backward; predictions apart."
+)
+_SIZES = (
+    Column("Parameters", "of all networks in the first task"),
+    Column("Per task", "parameters more with each further task, at most"),
+)
+_SIZES_NOTE = "Parameters: of all networks in the first task, and how many more with each further task, at most."
 Lanes = Mapping[tuple[Any, int], SeedResult]
 
 
@@ -55,14 +69,31 @@ class CostPerBatch(Protocol):
         """All that is kept beside one network."""
 
 
+class ModelSize(Protocol):
+    """How large a method is; see `scale_cl.bench.cost`."""
+
+    @property
+    def parameters(self) -> int:
+        """Of all networks in the first task."""
+
+    @property
+    def growth(self) -> int:
+        """Parameters more with each further task, at most."""
+
+    @property
+    def bytes(self) -> int:
+        """All that is kept beside one network."""
+
+
 @dataclass(frozen=True)
 class MatchedRow:
-    """One method: its finished lanes by class order and seed, what it costs, and its settings."""
+    """One method: its finished lanes by class order and seed, what it costs or how large it is, and its settings."""
 
     learner: str
     lanes: Lanes
     cost: CostPerBatch | None  # None: not known on this stream
     settings: Mapping[str, object]
+    size: ModelSize | None = None  # given in place of the cost where methods are compared by their sizes
 
     def values(self, measure: str) -> dict[Hashable, float]:
         """A measure by lane, where it is defined."""
@@ -78,13 +109,15 @@ def write_matched(stream: str, rows: Sequence[MatchedRow], base: Path) -> list[P
             lines += [f"## {table.title}", "", *markdown_lines(table), "", markdown_escape(table.note), ""]
     written = [base.with_name(f"{base.name}{suffix}") for suffix in (".md", ".json")]
     files.write_text(written[0], "\n".join(lines))
-    files.write_json(written[1], {"schema": 1, "kind": "matched", "stream": stream, "rows": _numbers(rows)})
+    kind = "sizes" if any(row.size is not None for row in rows) else "matched"
+    files.write_json(written[1], {"schema": 1, "kind": kind, "stream": stream, "rows": _numbers(rows)})
     return written
 
 
 def cost_table(rows: Sequence[MatchedRow]) -> Table:
-    """ACC, FM and LA over all lanes, images forward and backward per batch, seconds and bytes."""
+    """ACC, FM and LA over all lanes, images forward and backward per batch or parameters, bytes and seconds."""
     competing = [row.learner not in JOINT_TRAINING for row in rows]
+    sized = any(row.size is not None for row in rows)
     found = {}
     for measure in _MEASURES:
         every = [summarise([getattr(lane, measure) for lane in row.lanes.values()]) for row in rows]
@@ -95,7 +128,7 @@ def cost_table(rows: Sequence[MatchedRow]) -> Table:
         seconds = summarise([lane.seconds_train for lane in row.lanes.values()])
         cells = [TableCell(row.learner), TableCell(str(len(row.lanes)), len(row.lanes))]
         cells += [found[measure][at] for measure in _MEASURES]
-        cells += _cost_cells(row.cost)
+        cells += _size_cells(row.size) if sized else _cost_cells(row.cost)
         bodies.append((*cells, mean_cell(seconds, source="", why_none="no result")))
     columns = (
         LEARNER,
@@ -103,16 +136,13 @@ def cost_table(rows: Sequence[MatchedRow]) -> Table:
         Column("ACC ↑", "mean accuracy over all tasks at the end, percent"),
         Column("FM ↓", "mean drop from a task's best accuracy to the end, points"),
         Column("LA ↑", "mean accuracy right after learning each task, percent"),
-        Column("Forward", "images through the network per batch"),
-        Column("Backward", "images per batch whose gradient is taken"),
-        Column("Cost", "forward + 2 x backward"),
+        *(_SIZES if sized else _COSTS),
         Column("KiB", "kept beside one network with its heads: samples, logits, importances, further networks"),
         Column("Seconds", "of training per lane"),
     )
     note = (
-        "Mean ± sample deviation over class orders and seeds, best in bold. Forward and backward: images per batch in "
-        "the middle of the stream, with the work at the end of a task; cost: forward + 2 × backward; predictions "
-        "apart. KiB: what is kept beside one network with its heads, when all tasks are learnt. Seconds: of training."
+        f"Mean ± sample deviation over class orders and seeds, best in bold. {_SIZES_NOTE if sized else _COSTS_NOTE} "
+        "KiB: what is kept beside one network with its heads, when all tasks are learnt. Seconds: of training."
     )
     return Table("matched", "Results", columns, tuple(bodies), note)
 
@@ -122,6 +152,13 @@ def _cost_cells(cost: CostPerBatch | None) -> list[TableCell]:
         return [gap("not known on this stream")] * 4
     counts = [TableCell(number(value, 1), value) for value in (cost.forward, cost.backward, cost.images)]
     return [*counts, TableCell(number(cost.bytes / 1024, 0), cost.bytes)]
+
+
+def _size_cells(size: ModelSize | None) -> list[TableCell]:
+    if size is None:
+        return [gap("not known on this stream")] * 3
+    counts = [TableCell(number(value, 0), value) for value in (size.parameters, size.growth)]
+    return [*counts, TableCell(number(size.bytes / 1024, 0), size.bytes)]
 
 
 def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
@@ -155,6 +192,7 @@ def _numbers(rows: Sequence[MatchedRow]) -> list[dict[str, Any]]:
                 for (order, seed), lane in row.lanes.items()
             ],
             "cost": None if row.cost is None else {**vars(row.cost), "images": row.cost.images},
+            "size": None if row.size is None else dict(vars(row.size)),
             "acc_difference": None if ours is None or row is ours else _difference(ours, row),
         }
         for row in rows

@@ -351,6 +351,11 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
             )
         if stream.boundaries == "detect" and (learner.order != "tasks" or learner.epochs > 1):
             raise ConfigError(f"boundaries are found in a single pass over the stream; {learner.name} makes several")
+        if stream.boundaries == "hidden" and learner.order != "tasks":
+            raise ConfigError(
+                f"{learner.name} trains on all tasks of {stream.name} shuffled together, where no boundary can be "
+                "hidden; leave stream.boundaries at told"
+            )
         if learner.spec != stream.spec:
             raise StreamError(f"the learner was made for {learner.spec}, but stream {stream.name!r} has {stream.spec}")
         if stream.boundaries == "told":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scale_cl.errors import DataError
 from scale_cl.files import digest
 from scale_cl.streams.sources.pickles import read_pickle
-from scale_cl.streams.sources.source import Download, Finding, Progress, finding, folder_with, missing
+from scale_cl.streams.sources.source import CheckedFile, Download, Progress, finding, folder_with, missing
 from scale_cl.streams.stream import Arrays
 
 PIXELS = 3 * 32 * 32
@@ -71,12 +71,12 @@ class Cifar:
         y_train, y_test = torch.from_numpy(y).long(), torch.from_numpy(test[1].copy()).long()
         return Arrays(torch.from_numpy(x), y_train, x_test, y_test, self.class_names, pixel_max=255.0)
 
-    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+    def check(self, root: Path, progress: Progress | None = None) -> list[CheckedFile]:
         """One finding per file: size, labels and checksum; the published images in another order are accepted."""
         try:
             version, folder = self._find(root)
         except DataError as error:
-            return [Finding(self.name, False, str(error))]
+            return [CheckedFile(self.name, False, str(error))]
         problems: dict[str, str] = {}
         batches: dict[str, Batch] = {}
         for file in version.files:

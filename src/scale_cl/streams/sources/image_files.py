@@ -13,7 +13,7 @@ import torch
 from scale_cl import files
 from scale_cl.errors import DataError
 from scale_cl.streams.images import read_images
-from scale_cl.streams.sources.source import Download, Finding, Progress, finding, missing
+from scale_cl.streams.sources.source import CheckedFile, Download, Progress, finding, missing
 from scale_cl.streams.stream import Arrays
 
 _LARGEST_TABLE = 64 << 20  # bytes of a text file that lists images
@@ -65,12 +65,12 @@ class ImageFiles(abc.ABC):
         domains = None if listed.domains is None else torch.tensor(listed.domains, dtype=torch.int64)
         return Arrays(*parts[0], *parts[1], class_names=listed.classes, pixel_max=255.0, domains=domains)
 
-    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+    def check(self, root: Path, progress: Progress | None = None) -> list[CheckedFile]:
         """One finding per class: the number of its images and whether all can be decoded."""
         try:
             listed = self._listing(root)
         except DataError as error:
-            return [Finding(self.name, False, str(error))]
+            return [CheckedFile(self.name, False, str(error))]
         findings = []
         files: list[list[Path]] = [[] for _ in listed.classes]
         for path, label in (*listed.train, *listed.test):

@@ -19,7 +19,7 @@ from scale_cl.errors import DataError
 from scale_cl.streams.images import image_files, read_images
 from scale_cl.streams.sources.cifar import entry
 from scale_cl.streams.sources.pickles import read_pickle
-from scale_cl.streams.sources.source import Download, Finding, Progress, finding, missing
+from scale_cl.streams.sources.source import CheckedFile, Download, Progress, finding, missing
 from scale_cl.streams.stream import Arrays
 
 FOLDERS = ("mini-imagenet", "miniimagenet", "mini_imagenet", "MiniImagenet", "MiniImageNet", "miniImageNet", ".")
@@ -62,12 +62,12 @@ class MiniImageNet:
             parts.append((torch.from_numpy(x), y))
         return Arrays(*parts[0], *parts[1], class_names=tuple(names), pixel_max=255.0)
 
-    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+    def check(self, root: Path, progress: Progress | None = None) -> list[CheckedFile]:
         """One finding per class: the number of images and whether all can be decoded."""
         try:
             classes = self._classes(root)
         except DataError as error:
-            return [Finding(self.name, False, str(error))]
+            return [CheckedFile(self.name, False, str(error))]
         findings = []
         for done, name in enumerate(sorted(classes), 1):
             images, problem = classes[name], None

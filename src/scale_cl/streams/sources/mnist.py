@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from scale_cl import files
 from scale_cl.errors import DataError
-from scale_cl.streams.sources.source import Download, Finding, Progress, finding, missing
+from scale_cl.streams.sources.source import CheckedFile, Download, Progress, finding, missing
 from scale_cl.streams.stream import Arrays
 
 _DEFLATE_LIMIT = 1040  # deflate expands a byte to at most 1032 bytes
@@ -136,12 +136,12 @@ class Mnist:
         names = tuple("0123456789")
         return Arrays(x_train.unsqueeze(1), y_train.long(), x_test.unsqueeze(1), y_test.long(), names, pixel_max=255.0)
 
-    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+    def check(self, root: Path, progress: Progress | None = None) -> list[CheckedFile]:
         """One finding per file: its shape and the checksum of its content."""
         findings = []
         for file, path, shape in zip(FILES, self._find(root), self.shapes, strict=True):
             if path is None:
-                findings.append(Finding(file.name, False, f"missing: run `scale-cl data get {self.name}`"))
+                findings.append(CheckedFile(file.name, False, f"missing: run `scale-cl data get {self.name}`"))
                 continue
             problem = None
             try:
@@ -195,7 +195,7 @@ class Digits:
         test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
         return Arrays(x[train], y[train], x[test], y[test], tuple("0123456789"), pixel_max=16.0)
 
-    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+    def check(self, root: Path, progress: Progress | None = None) -> list[CheckedFile]:
         """One finding: the data is part of scikit-learn."""
         arrays = self.read(root)
-        return [Finding("digits", True, f"{len(arrays.x_train) + len(arrays.x_test)} images, part of scikit-learn")]
+        return [CheckedFile("digits", True, f"{len(arrays.x_train) + len(arrays.x_test)} images, part of scikit-learn")]

@@ -19,7 +19,7 @@ class Progress(Protocol):
         """`done` of `total` pieces are done."""
 
 
-class Finding(NamedTuple):
+class CheckedFile(NamedTuple):
     """What `check` found about one file or folder."""
 
     path: str
@@ -72,7 +72,7 @@ class Source(Protocol):
     def read(self, root: Path, progress: Progress | None = None) -> Arrays:
         """The whole data set; DataError if files are missing, truncated or altered."""
 
-    def check(self, root: Path, progress: Progress | None = None) -> list[Finding]:
+    def check(self, root: Path, progress: Progress | None = None) -> list[CheckedFile]:
         """One finding per file: whether it is there, complete and the published one."""
 
 
@@ -114,7 +114,7 @@ def missing(title: str, name: str, root: Path, placing: str) -> DataError:
     return DataError(f"{title} is not in {root}: run `scale-cl data get {name}`, or place it yourself ({placing})")
 
 
-def finding(root: Path, path: Path, problem: str | None, text: str) -> Finding:
+def finding(root: Path, path: Path, problem: str | None, text: str) -> CheckedFile:
     """The finding about `path`, named relative to the data root; `text` describes a file without a problem."""
     shown = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-    return Finding(shown, problem is None, problem or text)
+    return CheckedFile(shown, problem is None, problem or text)

@@ -57,7 +57,7 @@ _AVERAGED = {"weight_average": 0.995, "average_warmup": True, "consistency": 0.1
 _PLUS = {"inner_steps": 2, "memory_policy": "class-ring", "augment": "flip", "average_flips": True, **_AVERAGED}
 _NO_FLIPS = {"augment": "none", "average_flips": False}
 _PLUS_PERMUTED = {**_SCALE_RATES, **_NO_FLIPS, "outer_steps": 2, "weight_average": 0.98, "norm_on_memory": False}
-_PLUS_STREAMS = _SCALE_STREAMS | {"pmnist": {"replay": 55, "weight_average": 0.985}}  # four times SCALE's images at most
+_PLUS_STREAMS = _SCALE_STREAMS | {"pmnist": {"replay": 55, "weight_average": 0.985}}  # at four times its cost
 _PLUS_PRESET = Preset(_PLUS, permuted=_PLUS_PERMUTED, user_images={"clip": 5.0, **_NO_FLIPS}, streams=_PLUS_STREAMS)
 _AS_PRINTED = {"memory_policy": "ring", "norm_on_memory": False}
 _CTN_RATES = {"inner_lr": 0.03, "outer_lr": 0.1}

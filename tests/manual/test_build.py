@@ -6,6 +6,7 @@ import dataclasses
 import html
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import typer.main
 
@@ -47,7 +48,7 @@ def test_every_link_and_picture_of_a_page_is_there(site: Path) -> None:
             continue
         for target in re.findall(r'(?:href|src)="([^"#?]+)', page.read_text(encoding="utf-8")):
             if not re.match(r"[a-z]+:|//", target):
-                assert (page.parent / html.unescape(target)).exists(), f"{page.relative_to(site)}: {target}"
+                assert (page.parent / unquote(html.unescape(target))).exists(), f"{page.relative_to(site)}: {target}"
 
 
 def test_result_files_come_with_the_page_that_quotes_them(site: Path) -> None:

@@ -75,6 +75,16 @@ def test_predictions_and_copies_by_other_threads_leave_training_as_it_is_to_the_
         np.testing.assert_allclose(np.asarray(answer).sum(1), 1, rtol=1e-5)
 
 
+def test_a_state_stays_what_it_was_while_training_goes_on() -> None:
+    x, y = blobs(("cat", "dog"), n=20)
+    model = ContinualClassifier("er", scenario="task").partial_fit(x, y, task="one")
+    expected, state = model.predict_proba(x, task="one"), model.__getstate__()
+    model.partial_fit(x, np.where(np.arange(len(x)) < 5, "eel", y), task="one")
+    copied = ContinualClassifier("er", scenario="task")
+    copied.__setstate__(state)
+    np.testing.assert_array_equal(copied.predict_proba(x, task="one"), expected)
+
+
 def test_predictions_while_fit_begins_anew_are_of_one_model_or_refused() -> None:
     model = ContinualClassifier("er", epochs=2).fit(X, Y)
 

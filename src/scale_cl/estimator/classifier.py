@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -354,6 +355,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """All attributes, with the learner as tensors and plain values, for copies and other processes."""
         state: dict[str, Any] = dict(super().__getstate__())
         state.pop("_turns", None)
+        if "labels_" in state:
+            state["labels_"] = copy.deepcopy(self.labels_)  # training may go on before the state is copied further
         for name in {"learner_", "finder_"} & state.keys():
             found = state[name].state_dict()  # of the very tensors that the next step changes
             state[name] = {"tensors": {key: t.clone() for key, t in found["tensors"].items()}, "meta": found["meta"]}

@@ -147,8 +147,14 @@ class ColumnLearner(Learner):
             hidden = (width,) * len(backbone.layers) if width else backbone.film_widths
             return MLP(math.prod(self.spec.shape), hidden, generator=rng)
         if isinstance(backbone, ReducedResNet18):
-            width, momentum = width or backbone.conv.out_channels, self.config.norm_momentum
-            return ReducedResNet18(self.spec.shape[0], width, momentum=momentum, generator=rng)
+            return ReducedResNet18(
+                self.spec.shape[0],
+                width or backbone.conv.out_channels,
+                momentum=self.config.norm_momentum,
+                relu_sums=backbone.relu_sums,
+                pool=backbone.pool,
+                generator=rng,
+            )
         if width:
             raise ConfigError("learner.width is for the backbones mlp and resnet18; leave it 0 for another")
         return copy.deepcopy(backbone)  # with the weights that it came with

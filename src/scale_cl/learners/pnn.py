@@ -79,9 +79,9 @@ class ProgressiveColumn(Column):
             for layer in self.backbone.layers:
                 h = read(torch.relu(layer(h)))
         elif isinstance(self.backbone, ReducedResNet18):
-            h = self.backbone.norm(self.backbone.conv(x), parts, then="relu-pool")
-            for i, block in enumerate(self.backbone.blocks):
-                h = block(h, parts)
+            h = self.backbone.entry(x, parts)
+            for i in range(len(self.backbone.blocks)):
+                h = self.backbone.block(i, h, parts)
                 if i % 2 and i + 1 < len(self.backbone.blocks):  # the end of a stage
                     h = read(h)
             h = read(torch.relu(h).mean((2, 3)))

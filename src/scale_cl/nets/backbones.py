@@ -115,10 +115,20 @@ class ReducedResNet18(Backbone):
 
     def stem(self, x: Tensor, parts: tuple[int, ...] = ()) -> Tensor:
         """All convolutions, [B, C, H, W] -> [B, 160, h, w]; no ReLU after the last residual sum."""
-        x = self.norm(self.conv(x), parts, then="relu-pool" if self.pool else "relu")
-        for number, block in enumerate(self.blocks):
-            x = block(torch.relu(x) if self.relu_sums and number > 0 else x, parts)
+        x = self.entry(x, parts)
+        for number in range(len(self.blocks)):
+            x = self.block(number, x, parts)
         return x
+
+    def entry(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
+        """What the first block is given."""
+        out: Tensor = self.norm(self.conv(x), parts, then="relu-pool" if self.pool else "relu")
+        return out
+
+    def block(self, number: int, x: Tensor, parts: tuple[int, ...]) -> Tensor:
+        """One block, from the output of the one below."""
+        out: Tensor = self.blocks[number](torch.relu(x) if self.relu_sums and number > 0 else x, parts)
+        return out
 
     def top(self, h: Tensor, modulate: Modulation) -> tuple[Tensor, Tensor]:
         """Average pools of the plain and of the modulated last stage."""

@@ -182,4 +182,5 @@ def _uses_convolutions(config: Config) -> bool:
     """Whether the learner's network is a ResNet, as far as the config tells before the data is read."""
     own = config.own_data
     channels = catalog.entry(config.stream.name).channels if own is None else own.channels
-    return config.learner.backbone == "resnet18" or (config.learner.backbone == "auto" and channels == 3)
+    backbone = config.learner.backbone
+    return backbone.startswith("resnet18") or (backbone == "auto" and channels == 3)

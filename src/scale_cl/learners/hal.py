@@ -10,7 +10,6 @@ constant. An anchor per class comes in addition to the memory's slots.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +19,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from scale_cl.engine import Batch, Engine, ReplayConfig, Samples, Weights
-from scale_cl.engine.weights import clipped
+from scale_cl.engine.weights import AheadWeights, clipped
 from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
 from scale_cl.losses import NO_CLASS, cross_entropy
-from scale_cl.nets import ContinualNet, Outputs
+from scale_cl.nets import Outputs
 from scale_cl.settings import setting
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # Adam's
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class Hal(ReplayLearner):
         self.network = engine.network(statistics="joint", twice=self.config.second_order)
         self.memory = replay_memory(engine, self.config)
         self.anchors = engine.part("anchors", lambda: Anchors(engine.spec.shape, engine.backbone.feature_width))
+        self.forget, self.climb = engine.record(self.forgetting_step), engine.record(self.anchor_step)
 
     def update(self, batch: Batch) -> None:
         """Steps that look ahead."""
@@ -133,7 +135,7 @@ class Hal(ReplayLearner):
         if anchored:
             theta_ahead = base.ahead(gradient if c.second_order else direction, c.lr)
             e, counts = self.drawn()
-            now, then = self.outputs(e, base), self.outputs(e, theta_ahead)
+            now, then = self.outputs(e, base).logits, self.outputs(e, theta_ahead).logits
             distance = distance_on_anchors(now, then, counts)
             direction = list(torch._foreach_add(direction, base.gradient(distance), alpha=c.anchoring))
             self.log(ce=loss, anchors=distance)
@@ -141,14 +143,14 @@ class Hal(ReplayLearner):
         self.log(loss=loss)
         base.move(clipped(direction, c.clip) if c.clip > 0 else direction, c.lr)
 
-    def outputs(self, e: Samples, theta: Weights) -> Tensor:
-        """Logits in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""
+    def outputs(self, e: Samples, theta: Weights) -> Outputs:
+        """Outputs in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""
         self.net.eval()
         try:
             out: Outputs = functional_call(self.net, dict(theta.named), (e.x, e.task))
         finally:
             self.net.train()
-        return out.logits
+        return out
 
     def drawn(self) -> tuple[Samples, Tensor]:
         """Anchors drawn without replacement, and which of them exist [n]."""
@@ -195,40 +197,63 @@ class Hal(ReplayLearner):
         kept.x[task, y], kept.exists[task, y] = x.to(kept.x), True
 
     def forgotten_most(self, start: Tensor, y: Tensor, task: int, earlier: Tensor) -> Tensor:
-        """Maximise l(f_theta_M(e), y) - l(f_theta(e), y) - gamma * cosine distance(phi(e), mean phi) over e.
+        """Maximise l(f_theta_M(e), y) - l(f_theta(e), y) - gamma * cosine distance(phi(e), mean phi) over e, by Adam.
 
         theta_M is theta after some steps on earlier tasks: what it loses on e is what e is forgotten by.
         """
-        c = self.config
-        now, after = copy.deepcopy(self.net).eval(), self.after_earlier_tasks(earlier)
-        for net in (now, after):
-            net.requires_grad_(False)
+        c, theta_m = self.config, self.after_earlier_tasks(earlier)
         mean, tasks = self.kept_anchors().running_features[y], torch.full_like(y, task)
-        e = start.clone().requires_grad_()
-        adam = torch.optim.Adam([e], lr=c.anchor_lr, maximize=True)
-        for _ in range(c.anchor_steps):
-            out: Outputs = now(e, tasks)
-            lost = F.cross_entropy(after(e, tasks).logits, y, reduction="sum")
-            lost = lost - F.cross_entropy(out.logits, y, reduction="sum")
-            apart = (1 - F.cosine_similarity(out.features, mean)).sum()
-            (e.grad,) = torch.autograd.grad(lost - c.attraction * apart, e)
-            adam.step()
-        return e.detach()
+        e, m, v = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+        for step in range(1, c.anchor_steps + 1):
+            rate = torch.full((), c.anchor_lr / (1 - _BETA1**step), device=self.device, dtype=e.dtype)
+            scale = torch.full((), (1 - _BETA2**step) ** 0.5, device=self.device, dtype=e.dtype)
+            made = self.climb((len(y),), e, m, v, rate, scale, y, tasks, mean, *theta_m)
+            e, m, v = made["e"], made["m"], made["v"]
+        return e.clone()
 
-    def after_earlier_tasks(self, rows: Tensor) -> ContinualNet:
-        """A copy of the network after steps of SGD on stored samples of earlier tasks; the network stays as it is."""
+    def anchor_step(
+        self,
+        e: Tensor,
+        m: Tensor,
+        v: Tensor,
+        rate: Tensor,
+        scale: Tensor,
+        y: Tensor,
+        tasks: Tensor,
+        mean: Tensor,
+        *theta_m: Tensor,
+    ) -> dict[str, Tensor]:
+        """One step of Adam up the objective; m and v are its moments, rate and scale have their corrections."""
+        base, e = self.network.base, e.detach().requires_grad_()
+        anchors = Samples(e, y, tasks, (len(y),))
+        now = self.outputs(anchors, base)
+        after = self.outputs(anchors, AheadWeights(base, dict(zip(base.named, theta_m, strict=True))))
+        lost = F.cross_entropy(after.logits, y, reduction="sum") - F.cross_entropy(now.logits, y, reduction="sum")
+        apart = (1 - F.cosine_similarity(now.features, mean)).sum()
+        (down,) = torch.autograd.grad(self.config.attraction * apart - lost, e)
+        with torch.no_grad():
+            m, v = m.lerp(down, 1 - _BETA1), (v * _BETA2).addcmul(down, down, value=1 - _BETA2)
+            return {"e": e - rate * m / (v.sqrt() / scale + _EPSILON), "m": m, "v": v}
+
+    def after_earlier_tasks(self, rows: Tensor) -> list[Tensor]:
+        """The weights after steps of SGD on stored samples of earlier tasks; the network stays as it is."""
         c, base = self.config, self.network.base
         before = base.copy()
         drawn = torch.randint(
             len(rows), (c.forgetting_steps, min(c.replay, len(rows))), generator=self.engine.rng, device=self.device
         )
         for some in rows[drawn]:
-            samples = self.memory.samples(some)
-            loss = cross_entropy(self.network(samples, keep_statistics=True).logits, samples.y)
-            base.descend(loss, c.lr, average=False)
-        after = copy.deepcopy(self.net).eval()
+            self.forget((len(some),), some)
+        after = base.copy()
         base.set(before)  # a copy: nothing is left of steps that diverged
         return after
+
+    def forgetting_step(self, rows: Tensor) -> dict[str, Tensor]:
+        """One step of SGD on stored samples."""
+        samples, base = self.memory.samples(rows), self.network.base
+        loss = cross_entropy(self.network(samples, keep_statistics=True).logits, samples.y)
+        base.descend(loss, self.config.lr, average=False)
+        return {"loss": loss.detach()}
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from scale_cl.learners import registry
-from scale_cl.streams import InputSpec
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "scale_cl"
@@ -43,20 +42,32 @@ def source_files() -> dict[str, ast.Module]:
 
 
 @cache
-def method_classes() -> frozenset[str]:
-    """The names of the classes behind the registered learners."""
-    spec = InputSpec((1, 4, 4), 255.0, "task")
-    return frozenset(type(registry.make(name, spec)).__name__ for name in registry.names())
+def methods() -> frozenset[type]:
+    """The classes behind the registered learners."""
+    return frozenset(registry.entry(name).kind for name in registry.names())
+
+
+def imported(node: ast.AST) -> set[str]:
+    """The dotted names that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "a relative import hides what it imports"
+        return {f"{node.module}.{alias.name}" for alias in node.names}
+    return {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
 
 
 def learners_named(tree: ast.Module) -> set[str]:
-    """Strings that equal a learner's name, and method classes that are imported from `scale_cl.learners`."""
+    """Strings that equal a learner's name; method classes and their modules, imported from anywhere in `scale_cl`."""
+    classes, modules = {kind.__name__ for kind in methods()}, {kind.__module__ for kind in methods()}
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in registry.names():
             found.add(node.value)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scale_cl.learners"):
-            found |= {alias.name for alias in node.names} & method_classes()
+        elif isinstance(node, ast.Attribute) and node.attr in classes:
+            found.add(node.attr)
+        for name in imported(node):
+            home, _, last = name.rpartition(".")
+            if name in modules or (last in classes and home.partition(".")[0] == "scale_cl"):
+                found.add(last)
     return found
 
 
@@ -82,6 +93,10 @@ def test_every_listed_default_is_used() -> None:
 def test_a_name_and_an_import_are_found_where_they_stand() -> None:
     text = "from scale_cl.learners.er import Er\ndef f(name):\n    '''er'''\n    return name == 'scale-ema'\n"
     assert learners_named(ast.parse(text)) == {"Er", "er", "scale-ema"}
+    text = (
+        "import scale_cl.learners.gem\nfrom scale_cl import Scale\nfrom scale_cl.learners import mir\nx = learners.Mer"
+    )
+    assert learners_named(ast.parse(text)) == {"gem", "Scale", "mir", "Mer"}
     assert learners_named(ast.parse("from elsewhere import Er\nx = 'an er in a sentence'\n")) == set()
 
 
@@ -106,8 +121,13 @@ def test_private_members_are_used_in_their_own_class_or_module_only() -> None:
 
 
 def private_names(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """Names, each with whether it is defined (True) or an attribute that is read; torch's foreach operations aside."""
+    """Names, each with whether it is defined (True), or imported or read as an attribute (False).
+
+    Torch's foreach operations are left out.
+    """
     for node in ast.walk(tree):
+        for name in imported(node):
+            yield from ((part, False) for part in name.split("."))
         if isinstance(node, ast.Attribute) and not node.attr.startswith("_foreach_"):
             yield node.attr, isinstance(node.ctx, ast.Store)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -117,16 +137,18 @@ def private_names(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 
 
 def undefined_private(tree: ast.Module) -> set[str]:
-    """Underscore attributes that a file reads and does not define."""
+    """Underscore names that a file imports or reads as attributes and does not define."""
     names = {(name, defined) for name, defined in private_names(tree) if name.startswith("_") and name[1:2] != "_"}
     return {name for name, defined in names if not defined} - {name for name, defined in names if defined}
 
 
-def test_no_method_reads_a_private_attribute_that_its_file_does_not_define() -> None:
+def test_no_method_reads_a_private_name_that_its_file_does_not_define() -> None:
     found = {path: undefined_private(tree) for path, tree in source_files().items() if path.startswith("learners/")}
     assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_a_private_attribute_of_another_file_is_found() -> None:
+def test_a_private_name_of_another_file_is_found() -> None:
     text = "class A:\n    _b = 1\n    def f(self):\n        self._c = self._b\n        return self._c, self._d\n"
     assert undefined_private(ast.parse(text)) == {"_d"}
+    text = "from a import _b as c\nfrom d._e import f as _g\nimport h._i\n"
+    assert undefined_private(ast.parse(text)) == {"_b", "_e", "_i"}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -264,10 +264,24 @@ def with_momentum() -> torch.optim.Optimizer:
     return optimizer
 
 
+class Slotted:
+    __slots__ = ("empty", "value")
+
+    def __init__(self) -> None:
+        self.value = torch.zeros(2)
+
+
+class ByClass:
+    values: ClassVar = [torch.zeros(2)]
+
+
 HELD: dict[str, Callable[[], object]] = {
     "a tensor": lambda: torch.zeros(2),
     "in a list": lambda: [1, torch.zeros(2)],
     "in a dictionary": lambda: {"a": (torch.zeros(2),)},
+    "a key": lambda: {torch.zeros(2): 1},
+    "a slot": Slotted,
+    "a class's attribute": ByClass,
     "a module": lambda: nn.Linear(2, 2),
     "a buffer": lambda: nn.BatchNorm1d(2, affine=False),
     "an optimizer": with_momentum,
@@ -277,11 +291,19 @@ HELD: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", HELD)
-def test_an_undeclared_tensor_is_refused_after_the_first_step_by_the_name_of_its_attribute(kind: str) -> None:
+@pytest.mark.parametrize("place", ["learner", "class"])
+def test_an_undeclared_tensor_is_refused_after_the_first_step_by_the_name_of_its_attribute(
+    kind: str, place: str
+) -> None:
     class Careless(Finetune):
+        running_mean: ClassVar[list[object]] = []
+
         def update(self, batch: Batch) -> None:
             super().update(batch)
-            self.running_mean = HELD[kind]()
+            if place == "class":
+                self.running_mean.append(HELD[kind]())
+            else:
+                self.running_mean = HELD[kind]()  # type: ignore[assignment, misc]
 
     learner = Careless(SPLIT)
     learner.begin_task(TaskInfo("a", 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ from torch import Tensor
 
 import scale_cl
 from scale_cl import CustomBackbone, ScaleConfig, Stream, TaskInfo, streams, train
+from scale_cl.engine import Engine
 from scale_cl.export import to_onnx, to_torch_export
-from scale_cl.learners import AclConfig, Learner, registry
+from scale_cl.export.export_files import check
+from scale_cl.export.export_task import subject_of
+from scale_cl.learners import AclConfig, Batch, Compute, Finetune, Learner, registry
 from scale_cl.settings import build
 from tests.export.loaded import OnnxFile, constants, operations, pt2_logits
 from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, VECTORS, batch, new, teach
 from tests.nets.test_custom_backbone import Tokens, headless
+from tests.outside.installed import PACKAGE
+from tests.training.devices import DEVICES
 from tests.training.small_streams import few_digits
 
 # torch.export.load, in torch 2.13, calls what torch itself has deprecated; the package hides it, the tests load alone
@@ -173,11 +179,58 @@ def test_exporting_leaves_no_trace_in_the_learner(tmp_path: Path) -> None:
     assert learners[0].net.training
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["own scores", "mean of flips", "own backbone"])
+def test_a_learner_that_lives_elsewhere_is_exported_as_it_predicts(
+    kind: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"device": device, "compute": Compute("fp32", capture=device != "cpu"), "seed": 3}
+    if kind == "own scores":  # and a network that has no plain forward
+        monkeypatch.syspath_prepend(PACKAGE / "src")
+        learner: Learner = importlib.import_module("outside_methods.pnn").Pnn(COLOUR, **given)
+    elif kind == "mean of flips":
+        learner = registry.make("scale", COLOUR, ScaleConfig(average_flips=True, weight_average=0.9), **given)
+    else:
+        learner = registry.make("er", COLOUR, backbone=headless, **given)
+    teach(learner, tasks=2)
+    learner.begin_task(TaskInfo("task 2", 3))
+    learner.observe(*batch(COLOUR, 4, seed=9))
+    x, _ = batch(COLOUR, 9)
+    wanted = {task: learner.predict(x, task).cpu().numpy() for task in learner.tasks[1:]}
+    if device == "cpu":
+        learner.device = torch.device("cuda")  # as if it lived there: this is what export looks at
+    for task, logits in wanted.items():
+        to_torch_export(learner, tmp_path / f"{task}.pt2", task=task)
+        found = pt2_logits(tmp_path / f"{task}.pt2", x)
+        np.testing.assert_allclose(found, logits, rtol=0, atol=10 * TOLERANCE * max(1, np.abs(logits).max()))
+
+
+def test_stored_samples_are_compared_whatever_the_memory_is_called() -> None:
+    class Keeper(Finetune):
+        def build(self, engine: Engine) -> None:
+            super().build(engine)
+            self.kept = engine.memory("kept", 5)
+
+        def update(self, batch: Batch) -> None:
+            super().update(batch)
+            self.kept.write(batch)
+
+    learner = teach(Keeper(SPLIT))
+    subject, asked = subject_of(learner, "task 1"), list[Tensor]()
+    net = subject.net()
+
+    def answer(x: Tensor) -> Tensor:
+        asked.append(x)
+        logits: Tensor = net(x)
+        return logits
+
+    assert check(subject, answer).samples == 64
+    assert torch.equal(asked[0][:5], learner.kept.x[learner.kept.rows_of(1)])
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_a_learner_on_a_gpu_is_exported_in_32_bits(precision: Any, tmp_path: Path) -> None:
-    from scale_cl.learners import Compute
-
     stream = tinted_digits()
     learner = registry.make("scale", stream.spec, device="cuda", compute=Compute(precision=precision))
     train(learner, stream.to("cuda"))

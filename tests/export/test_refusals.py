@@ -68,7 +68,7 @@ def test_a_class_that_changes_within_the_tolerance_of_a_logit_is_seen(learner: L
 
     class Apart(Learner):
         device, tasks = torch.device("cpu"), learner.tasks
-        spec, net = learner.spec, learner.net
+        spec, net, engine = learner.spec, learner.net, learner.engine
 
         def __init__(self) -> None:
             pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,8 @@ def test_a_tensor_file_that_claims_more_than_it_holds_is_refused(tmp_path: Path)
 
 
 def test_a_checkpoint_of_the_old_layout_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    path = checkpoint.write(tmp_path, example())
-    rewrite(path, {"schema": 1})
+    shutil.copytree(Path(__file__).parent / "old_layout", tmp_path, dirs_exist_ok=True)  # of finetune, by version 0.1.0
+    (path,) = tmp_path.glob("*.json")
     with pytest.raises(UnusableCheckpointError) as caught:
         checkpoint.newest_good(tmp_path, lambda path, saved: saved)
     assert str(caught.value) == (

@@ -131,13 +131,13 @@ def expected_growth(learner: Learner, task: int, classes: int) -> StateBytes:
     head = 0 if learner.net.heads.shared and task > 0 else classes * (width + 1) * _FLOAT
     heads = head * (2 if learner.config.weight_average > 0 else 1)
     samples = logits = 0
-    discriminator, memory = getattr(learner, "discriminator", None), getattr(learner, "memory", None)
-    if memory is not None:
+    owned = learner.engine.owned
+    for memory in owned.memories.values():
         sample = memory.x[0].numel() * memory.x.element_size() + 3 * _INT + 2  # label, task, rank; two flags
-        samples = memory.slots * sample + _INT  # number of samples seen
+        samples += memory.slots * sample + _INT  # number of samples seen
         widths = {"class": classes, "task": task + 2}  # task logits: the fake task, the earlier tasks and this one
         stored = sum(widths[kind] for kind, kept in memory.logits.items() if kept.widths)
-        logits = memory.slots * (stored * _FLOAT + len(memory.logits) * 2 * _INT)  # and start and width of each kind
+        logits += memory.slots * (stored * _FLOAT + len(memory.logits) * 2 * _INT)  # and start and width of each kind
     embedding = 0 if learner.net.generator is None else learner.net.generator.embedding_width * _FLOAT
-    output = (width + 1) * _FLOAT if discriminator else 0
+    output = (width + 1) * _FLOAT if owned.parts.get("discriminator") else 0
     return StateBytes(samples, logits, heads, embedding, output)

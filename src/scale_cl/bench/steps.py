@@ -7,6 +7,7 @@ spread over processes of a CPU.
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from scale_cl.bench.conditions import BenchData, Conditions, bench_data
 from scale_cl.cuda_graphs import Outputs, RecordedFunction
 from scale_cl.experiments.local import cores
 from scale_cl.learners import Learner
-from scale_cl.memory import EpisodicMemory
 from scale_cl.nets.backbones import unmodulated
 from scale_cl.streams import Stream
 from scale_cl.training import train
@@ -104,19 +104,13 @@ class Floor:
 
 def images(learner: Learner, batch_size: int) -> int:
     """Images per update of the learner: the batch and the samples replayed with it."""
-    memory: EpisodicMemory | None = getattr(learner, "memory", None)
-    replay = int(getattr(learner.config, "replay", 0))
-    return batch_size + (0 if memory is None else min(replay, memory.available()))
+    stored = sum(memory.available() for memory in learner.engine.owned.memories.values())
+    return batch_size + min(int(getattr(learner.config, "replay", 0)), stored)
 
 
 def updates(learner: Learner) -> int:
-    """Updates of the backbone per step, from the settings of the method."""
-    c = learner.config
-    if hasattr(c, "updates"):
-        return int(c.updates)
-    if hasattr(c, "inner_steps"):
-        return int(c.inner_steps * c.outer_steps)
-    return int(getattr(c, "shared_steps", 1))
+    """Updates of the backbone per step, from the settings that the method names."""
+    return math.prod(int(getattr(learner.config, name, 1)) for name in learner.update_settings)
 
 
 # ---- whole streams, and seeds side by side ---------------------------------------------------------------------------

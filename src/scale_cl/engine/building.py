@@ -65,11 +65,11 @@ class Builder:
         self.measurements: list[tuple[ReplayMemory, RecordedFunction]] = []  # of batch-norm statistics, at task end
         self.statistics: Mapping[str, Tensor] = {}  # batch-norm buffers for the prediction that is being made
         self.recorded: list[RecordedFunction] = []
-        self._given_backbone = backbone
+        self.given_backbone = backbone
         self.backbone = self._new_backbone()
 
     def _new_backbone(self) -> Backbone:
-        c, given = self.config, self._given_backbone
+        c, given = self.config, self.given_backbone
         kind = c.backbone if given is None else given
         rng = self.weights_rng
         return make_backbone(kind, self.spec.shape, momentum=c.norm_momentum, generator=rng, seed=self.seed)

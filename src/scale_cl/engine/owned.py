@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from types import MemberDescriptorType as _Slot
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class Owned:
         known |= {id(t) for memory in self.memories.values() for t in memory.tensors()}
         teachers = [teacher.module for teacher in self.teachers.values() if teacher.module is not None]
         known |= {id(t) for module in teachers for t in _tensors_in(module, set())}
-        for name, value in vars(method).items():
+        for name, value in _attributes(method).items():
             if any(id(t) not in known for t in _tensors_in(value, {id(method)})):
                 return name
         return None
@@ -270,10 +271,23 @@ def _tensors_in(value: object, entered: set[int], depth: int = 0) -> Iterator[Te
 
 def _members(value: object) -> Iterable[object]:
     if isinstance(value, dict):
-        return value.values()
+        return [*value, *value.values()]
     if isinstance(value, list | tuple | set | frozenset | deque):
         return value
     if isinstance(value, torch.optim.Optimizer):
         return [value.state, value.param_groups]
-    origins = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
-    return [] if origins & {"scale_cl", "torch"} else getattr(value, "__dict__", {}).values()
+    origins = {_package(cls) for cls in type(value).__mro__}
+    return [] if origins & {"scale_cl", "torch"} else _attributes(value).values()
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """Attributes of an object by name: its own, also in slots, and those of its classes from outside this package."""
+    found: dict[str, object] = {}
+    for cls in reversed(type(value).__mro__):
+        if _package(cls) not in {"scale_cl", "torch", "builtins"}:
+            found |= {n: getattr(value, n, None) if isinstance(v, _Slot) else v for n, v in vars(cls).items()}
+    return found | getattr(value, "__dict__", {})
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]

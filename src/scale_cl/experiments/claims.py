@@ -81,7 +81,7 @@ def test_features(learner: Learner, stream: Stream) -> tuple[np.ndarray[Any, Any
 
 def own_accuracy(learner: Learner, features: Tensor, task: Tensor) -> float | None:
     """Percent of samples whose task the learner's own discriminator predicts; None if it has none."""
-    discriminator = getattr(learner, "discriminator", None)
+    discriminator = learner.engine.owned.parts.get("discriminator")
     if not discriminator:
         return None
     with torch.no_grad():

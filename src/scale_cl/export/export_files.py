@@ -21,7 +21,6 @@ from torch.export import ExportedProgram
 from scale_cl import files
 from scale_cl.errors import ConfigError, ExportError, OutputInUseError, one_line
 from scale_cl.export.export_task import Label, Subject
-from scale_cl.memory import EpisodicMemory
 
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 METADATA = "metadata.json"  # the extra file of a .pt2 file that holds the metadata
@@ -208,7 +207,7 @@ class Checked:
 def check(subject: Subject, answer: Answer) -> Checked:
     """Compare logits and predicted classes at several batch sizes; ExportError if they do not agree."""
     raw = subject.raw(_samples_for(subject))
-    own = _own_logits(subject, subject.taken(raw))
+    own = subject.learner.predict(subject.taken(raw), subject.task)
     tolerance = TOLERANCE * max(1.0, float(own.abs().max()))
     worst = 0.0
     for size in (SAMPLES, SAMPLES // 3, 1):
@@ -233,25 +232,10 @@ def check(subject: Subject, answer: Answer) -> Checked:
 
 
 def _samples_for(subject: Subject) -> Tensor:
-    """Samples for the comparison: those that the learner's memory keeps of the task, and random ones."""
-    learner = subject.learner
-    memory = getattr(learner, "memory", None)
-    if not isinstance(memory, EpisodicMemory):
-        return _random(subject, SAMPLES)
-    kept = memory.x[memory.rows_of(learner.tasks.index(subject.task))[:SAMPLES]].cpu()
-    return torch.cat([kept, _random(subject, SAMPLES - len(kept))])
-
-
-def _own_logits(subject: Subject, x: Tensor) -> Tensor:
-    """The learner's own logits, in float32 on the CPU."""
-    learner = subject.learner
-    if learner.device.type == "cpu":
-        return learner.predict(x, subject.task)
-    net = learner.predicting_net().cpu()  # predictions on a GPU have lower precision
-    number = torch.full((len(x),), learner.tasks.index(subject.task))
-    with torch.no_grad():
-        logits: Tensor = net(net.inputs(x), number)[2]
-    return logits[:, : len(subject.classes)]
+    """Samples for the comparison: those that the learner's memories keep of the task, and random ones."""
+    learner, number = subject.learner, subject.learner.tasks.index(subject.task)
+    kept = [memory.x[memory.rows_of(number)[:SAMPLES]] for memory in learner.engine.owned.memories.values()]
+    return torch.cat([*kept, _random(subject, SAMPLES)])[:SAMPLES]
 
 
 def _random(subject: Subject, n: int) -> Tensor:
@@ -262,7 +246,7 @@ def _random(subject: Subject, n: int) -> Tensor:
         return torch.randint(0, most + 1, (n, *spec.shape), generator=generator, dtype=torch.uint8)
     x = torch.randn(n, *spec.shape, generator=generator)
     if inputs.standardise:
-        mean, deviation = (t.cpu().float() for t in inputs.statistics())
+        mean, deviation = (t.float() for t in inputs.statistics())
         x = mean + x * torch.where(torch.isfinite(deviation), deviation, 0.0)
     return x
 

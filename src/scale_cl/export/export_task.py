@@ -16,9 +16,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 import scale_cl
 from scale_cl.errors import ExportError, InputError, UnknownTaskError
-from scale_cl.learners import Learner
+from scale_cl.learners import Compute, Learner
 from scale_cl.nets import Inputs, ReducedResNet18
 from scale_cl.nets.kernels.norm import BatchNorm, Then, followed
+from scale_cl.training.checkpointing import on_this_device
 from scale_cl.training.kept_model import KeptModel, kept_model
 
 Label = str | int | float | bool
@@ -42,7 +43,7 @@ class FittedClassifier(Protocol):
 class Subject:
     """One task of a learner, as the exported file presents it."""
 
-    learner: Learner
+    learner: Learner  # on the CPU
     task: str
     classes: tuple[Label, ...]  # the label of each logit
     origin: Tensor | None = None  # [F] float64, subtracted from raw features
@@ -74,8 +75,8 @@ class Subject:
         return x if self.origin is None else (x - self.origin).float()
 
     def net(self) -> RawTaskNet:
-        """The network to export: a copy on the CPU in float32, whatever the learner's device and precision are."""
-        net = self.learner.predicting_net().to(device="cpu")
+        """The network to export: a copy."""
+        net = self.learner.predicting_net()
         preparation = Preparation(net.inputs, origin=self.origin, channels_last=self.channels_last)
         network = net.for_task(self.learner.tasks.index(self.task))
         if self.learner.config.average_flips and len(self.learner.spec.shape) == 3:
@@ -104,6 +105,7 @@ def subject_of(model: Learner | FittedClassifier, task: Any = None, classes: Ite
         what = "is not fitted yet" if hasattr(model, "partial_fit") else "is neither a learner nor a fitted classifier"
         raise InputError(f"{type(model).__name__} {what}: there is nothing to export")
     name = _name(learner, task)
+    learner = _on_cpu(learner)
     width = _outputs(learner, name)
     if isinstance(model, Learner):
         names = tuple(range(width)) if classes is None else tuple(classes)
@@ -120,6 +122,17 @@ def subject_of(model: Learner | FittedClassifier, task: Any = None, classes: Ite
         None if origin is None else torch.from_numpy(origin),
         len(learner.spec.shape) == 3 and model.layout == "NHWC",
     )
+
+
+def _on_cpu(learner: Learner) -> Learner:
+    """The learner itself, or a copy on the CPU in float32: predictions on a GPU have lower precision than the file."""
+    if learner.device.type == "cpu":
+        return learner
+    given: dict[str, Any] = {"seed": learner.seed, "backbone": learner.engine.given_backbone}
+    copy = type(learner)(learner.spec, learner.config, compute=Compute("fp32"), **given)
+    copy.name = learner.name
+    copy.load_state_dict(on_this_device(learner.state_dict(), copy))
+    return copy
 
 
 def _name(learner: Learner, task: Any) -> str:

@@ -48,6 +48,7 @@ class Acl(Learner):
 
     config_class = AclConfig
     traits = Traits(task_specific_parameters=True, history_in_testing=True)
+    update_settings = ("shared_steps",)
     needs_boundaries = True
     config: AclConfig
 

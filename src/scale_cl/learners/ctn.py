@@ -58,6 +58,7 @@ class Ctn(Learner):
 
     config_class = CtnConfig
     traits = Traits(episodic_memory=True, task_specific_parameters=True, history_in_training=True)
+    update_settings = ("outer_steps", "inner_steps")
     needs_boundaries = True
     config: CtnConfig
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import cross_entropy
+from scale_cl.nets.custom_backbone import AnyBatchNorm
 from scale_cl.settings import setting
 
 
@@ -97,11 +97,11 @@ class Npc(Learner):
 
     # ---- batch norm --------------------------------------------------------------------------------------------------
 
-    def norms(self) -> Iterator[tuple[Layer, _BatchNorm]]:
+    def norms(self) -> Iterator[tuple[Layer, AnyBatchNorm]]:
         """The batch norms with running statistics, and the neurons that they belong to."""
         for layer in self.layers:
             module = self.net.backbone.get_submodule(layer.parts[-1])
-            if isinstance(module, _BatchNorm) and module.running_mean is not None:
+            if isinstance(module, AnyBatchNorm) and module.running_mean is not None:
                 yield layer, module
 
     def statistics(self) -> list[tuple[Tensor, Tensor]]:
@@ -131,7 +131,7 @@ def layers_of(net: nn.Module) -> list[Layer]:
         if isinstance(module, nn.Linear | nn.Conv2d):
             layers.append(Layer(name, module.weight.shape[0], (name,), isinstance(module, nn.Linear)))
             free = True
-        elif free and isinstance(module, _BatchNorm) and module.num_features == layers[-1].width:
+        elif free and isinstance(module, AnyBatchNorm) and module.num_features == layers[-1].width:
             last = layers.pop()
             layers.append(Layer(last.name, last.width, (*last.parts, name), last.is_linear))
             free = False

@@ -1,12 +1,24 @@
 """Settings of our learners that differ from the defaults of their classes, per preset and stream.
 
-`paper` has the settings of the supplement for every stream, a ring as memory and torch's running averages in batch
-norm: nothing of ours. What the paper leaves open follows its text or, for CTN and ACL, their authors' code. Of methods
-that the paper only names, it has the settings with which they were published for one pass: those of the A-GEM paper for
-EWC++, SI, MAS and PNN, and the authors' own for HAL, iCaRL, ISYANA and DEN, apart from their epochs. `ours` is what we
-recommend: a uniform sample as SCALE's memory and, on images, batch-norm statistics measured on the memory; gradients
-are clipped on images of the user's own, where the paper's rates can diverge below 32 x 32; three updates per batch in
-all replay methods.
+`paper` has what was published, for each learner as far as something was:
+
+* `scale`, `ctn`, `er`, `mir`, `mer` and `gem`: the supplement of SCALE's paper for every stream, a ring as memory and
+  torch's running averages in batch norm. What it leaves open follows its text or, for `ctn`, the authors' code.
+* Methods that the paper only names, with the settings with which they were published: those of the A-GEM paper for one
+  pass for `ewc` (EWC++), `si`, `mas` and `pnn`; the authors' own, apart from their epochs, for `hal`, `icarl`,
+  `isyana`, `den` and `acl`. HAL's memory is a ring per class.
+* `der`, `derpp`, `agem` and `er-ace`: rate and number of updates that the supplement has for `er`, whatever the preset.
+  The memory of DER and DER++ is their authors' reservoir.
+* `scale-ema` and `scale-plus` are ours, whatever the preset: `scale-ema` is the `scale` of the preset with a weight
+  average, `scale-plus` is the same in both.
+* All others: chosen by us for one pass, where neither their papers nor a survey (for `scr`) have settings that fit.
+
+A learner without an entry has the defaults of its class in both presets.
+
+`ours` is what we recommend: a uniform sample as SCALE's memory and, on images, batch-norm statistics measured on the
+memory; gradients are clipped on images of the user's own, where the paper's rates can diverge below 32 x 32; three
+updates per batch for `hal` and `icarl` too, as for `er`; rates and penalties of our own for `den` and for the methods
+that regularise.
 """
 
 from __future__ import annotations

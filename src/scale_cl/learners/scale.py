@@ -81,6 +81,7 @@ class Scale(Learner):
 
     config_class = ScaleConfig
     traits = Traits(episodic_memory=True, task_specific_parameters=True, history_in_training=True)
+    update_settings = ("outer_steps", "inner_steps")
     config: ScaleConfig
 
     def build(self, engine: Engine) -> None:

@@ -25,7 +25,7 @@ OUTPUT = "output"
 NAMES = ("auto", "mlp", "resnet18", "resnet18-relu", "resnet18-relu-nopool")
 _MLP = re.compile(r"mlp((?:-[1-9]\d{0,4}){1,16})")  # mlp-128-128: two hidden layers of 128
 BACKBONES = Plugins("backbone", "scale_cl.backbones")
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+AnyBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class Wrapped(Backbone):
         if not sites or len(set(sites)) < len(sites) or OUTPUT in sites[:-1]:
             raise ConfigError(f"film is {sites}; name each place once, and 'output' last")
         self._sites = sites
-        norms = [m for m in module.modules() if isinstance(m, _NORMS)]
+        norms = [m for m in module.modules() if isinstance(m, AnyBatchNorm)]
         self._fixed_norms = [m for m in norms if m.weight is not None and not m.weight.requires_grad]
         self._norms = [m for m in norms if m not in self._fixed_norms]
         self.film_widths, self.feature_width = self._measured(shape)

@@ -156,10 +156,12 @@ def test_claims_are_measured_alone(command: Callable[..., Any]) -> None:
     finished = command("reproduce", "claims", *DIGITS, *WIDE, "--out", "o")
     assert finished.code == 0
     assert "digits: the adversary takes " in finished.out
-    assert [results.read(path).environment["alone"] for path in Path("o").rglob("result.json")] == [True, True]
+    assert [results.read(path).environment["alone"] for path in Path("o").rglob("result.json")] == 3 * [True]
     content = json.loads(Path("o/claims/digits.json").read_text())
     assert {row["learner"]: row["growth"] for row in content["parameters"]}["scale"] > 0
-    assert set(content["alignment"]) == {"scale", "scale adversary=false"}
+    assert set(content["alignment"]) == {"scale", "scale adversary=false", "ScalePlainDiscriminator"}
+    ((first, second),) = content["alignment"]["scale"]["own_discriminator_by_seed_and_task"]
+    assert first + second > 0
     assert content["alignment"]["scale"]["chance"] == 50
     assert Path("o/claims/digits-features.png").read_bytes().startswith(b"\x89PNG")
     assert content["adversary_cost"]["with"][0] > 0
@@ -167,7 +169,7 @@ def test_claims_are_measured_alone(command: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("experiment", "said"),
-    [("main", "up to 3 at once, about"), ("time", "all one after another"), ("all", "up to 3 at once, 12 one after")],
+    [("main", "up to 3 at once, about"), ("time", "all one after another"), ("all", "up to 3 at once, 13 one after")],
 )
 def test_a_plan_says_what_has_nothing_beside_it(command: Callable[..., Any], experiment: str, said: str) -> None:
     asked = ("--streams", "digits", "--tasks", "2", "--seeds", "1", "--slots", "3", "--dry-run", "--out", "o")

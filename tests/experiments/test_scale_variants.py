@@ -19,6 +19,7 @@ from scale_cl.experiments.scale_variants import (
     OrthogonalConfig,
     ScaleOneLevel,
     ScaleOrthogonal,
+    ScalePlainDiscriminator,
     ScaleReversal,
     ScaleTaskDiscriminators,
     ScaleTwoMemories,
@@ -84,6 +85,20 @@ class PlainTaskDiscriminators(PlainScale):
             own = [told[i, task + 1] for i, task in enumerate(tasks[-len(replay) :])]
             loss = loss - self.choices.lambda2 * torch.stack(own).mean()
         return loss
+
+    def _keep_logits(self, kept: list[Sample], task: int) -> None:
+        super()._keep_logits(kept, task)
+        for sample in kept:
+            sample.d = None
+
+
+class PlainDiscriminator(PlainScale):
+    """The discriminator just tells tasks."""
+
+    def _discriminator_loss(
+        self, discriminator: Parameters, features: Tensor, tasks: list[int], replay: list[Sample], noise: Tensor
+    ) -> Tensor:
+        return super()._discriminator_loss(discriminator, features, tasks, [], noise)
 
     def _keep_logits(self, kept: list[Sample], task: int) -> None:
         super()._keep_logits(kept, task)
@@ -162,6 +177,7 @@ class PlainTwoMemories(PlainScale):
 PLAIN: dict[type[ScaleVariant], type[PlainScale]] = {
     ScaleReversal: PlainReversal,
     ScaleTaskDiscriminators: PlainTaskDiscriminators,
+    ScalePlainDiscriminator: PlainDiscriminator,
     ScaleOrthogonal: PlainOrthogonal,
     ScaleOneLevel: PlainOneLevel,
     ScaleTwoMemories: PlainTwoMemories,

@@ -42,14 +42,14 @@ def keep_features(folder: Path, learner: Learner, stream: Stream) -> None:
     """Write the features that a trained learner has for its stream's test samples."""
     features, task = test_features(learner, stream)
     kept = {"features": features, "task": task}
-    own = own_accuracy(learner, torch.from_numpy(features), torch.from_numpy(task))
+    own = own_accuracies(learner, torch.from_numpy(features), torch.from_numpy(task))
     if own is not None:
-        kept["own_accuracy"] = np.array(own)
+        kept["own_accuracies"] = np.array(own)
     files.write_bytes(folder / FEATURES_NAME, save(kept))
 
 
 def read_features(folder: Path) -> dict[str, Any]:
-    """The features of a run: features [n, width], task [n], and own_accuracy if it has a discriminator."""
+    """The features of a run: features [n, width], task [n], and own_accuracies [tasks] if it has a discriminator."""
     path = folder / FEATURES_NAME
     try:
         kept = load(path.read_bytes())
@@ -79,14 +79,15 @@ def test_features(learner: Learner, stream: Stream) -> tuple[np.ndarray[Any, Any
     return torch.cat(features).numpy(), torch.cat(tasks).numpy()
 
 
-def own_accuracy(learner: Learner, features: Tensor, task: Tensor) -> float | None:
-    """Percent of samples whose task the learner's own discriminator predicts; None if it has none."""
+def own_accuracies(learner: Learner, features: Tensor, task: Tensor) -> list[float] | None:
+    """Percent of the samples of each task whose task the learner's discriminator predicts; None if it has none."""
     discriminator = learner.engine.owned.parts.get("discriminator")
     if not discriminator:
         return None
     with torch.no_grad():
         guess = discriminator(features.to(learner.device)).argmax(1).cpu()
-    return 100 * float((guess == task + 1).double().mean())
+    right = (guess == task + 1).double()
+    return [100 * float(right[task == k].mean()) for k in range(int(task.max()) + 1)]
 
 
 def probe_accuracy(features: Tensor, task: Tensor, *, seed: int = 0) -> float:
@@ -212,12 +213,12 @@ def _alignment(sets: Sequence[dict[str, Any]]) -> dict[str, Any]:
         probe_accuracy(torch.from_numpy(s["features"]), torch.from_numpy(s["task"]), seed=number)
         for number, s in enumerate(sets)
     ]
-    own = [float(s["own_accuracy"]) for s in sets if "own_accuracy" in s]
+    own = [s["own_accuracies"].tolist() for s in sets if "own_accuracies" in s]
     counts = np.bincount(sets[0]["task"])
     return {
         "probe": statistics.fmean(probes),
         "probe_by_seed": probes,
-        "own_discriminator_by_seed": own or None,
+        "own_discriminator_by_seed_and_task": own or None,
         "chance": 100 * float(counts.max() / counts.sum()),
     }
 

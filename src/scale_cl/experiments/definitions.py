@@ -66,9 +66,11 @@ FAMILIES = (  # systems that the paper names: regularisation, structure, and mem
     *("icarl", "hal", "er", "derpp", "scale"),
 )
 _VARIANTS = (  # SCALE with one choice made otherwise, for claims of the paper
-    *("ScaleReversal", "ScaleTaskDiscriminators", "ScaleOrthogonal", "ScaleOneLevel", "ScaleTwoMemories"),
+    *("ScaleReversal", "ScaleTaskDiscriminators", "ScalePlainDiscriminator"),
+    *("ScaleOrthogonal", "ScaleOneLevel", "ScaleTwoMemories"),
 )
 SCALE_VARIANTS = tuple(f"scale_cl.experiments.scale_variants:{name}" for name in _VARIANTS)
+_PLAIN_DISCRIMINATOR = SCALE_VARIANTS[2]
 _PRINTED: Case = {"ce": "together", "adversarial": "plus", "film": "sum"}  # equations 1 to 3 to the letter
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
 
@@ -253,10 +255,10 @@ EXPERIMENTS = {
         orders=(3, 4, 5),
     ),
     "claims": Experiment(
-        "parameters and their growth, the adversary's cost, and the alignment of features with and without it",
+        "parameters and their growth, the adversary's cost, the alignment of features, what the discriminator forgets",
         streams=PAPER_STREAMS,
-        learners=("scale",),
-        cases=({}, {"adversary": False}),
+        learners=("scale", _PLAIN_DISCRIMINATOR),
+        grids={"scale": ({}, {"adversary": False}), _PLAIN_DISCRIMINATOR: ({},)},
         seeds=1,
         alone=True,
         features=True,

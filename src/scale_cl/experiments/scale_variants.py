@@ -75,7 +75,15 @@ class ScaleReversal(ScaleVariant):
         """None: D has moved in the inner steps."""
 
 
-class ScaleTaskDiscriminators(ScaleVariant):
+class _NoTaskLogits(ScaleVariant):
+    """SCALE that stores no logits of its discriminator."""
+
+    def stored_outputs(self, x: Tensor, task: Tensor) -> dict[str, Tensor]:
+        """Class logits h of stored samples; no task logits."""
+        return {"class": self.engine.evaluated(x, task).logits}
+
+
+class ScaleTaskDiscriminators(_NoTaskLogits):
     """SCALE with a new discriminator for each task, which replaces the one before, as ACL has it.
 
     It is drawn anew when a task begins, of SCALE's form and with an output for each task so far; copies of the earlier
@@ -102,9 +110,13 @@ class ScaleTaskDiscriminators(ScaleVariant):
             return super().derpp(loss, o, ce, samples, kind, stage)
         return torch.add(loss, ce, alpha=self.config.lambda2)
 
-    def stored_outputs(self, x: Tensor, task: Tensor) -> dict[str, Tensor]:
-        """Class logits h of stored samples; no task logits."""
-        return {"class": self.engine.evaluated(x, task).logits}
+
+class ScalePlainDiscriminator(_NoTaskLogits):
+    """SCALE with a discriminator that has no DER++: equation 8 is L_adv alone, over batch, replay and noise."""
+
+    def derpp(self, loss: Tensor, o: Tensor, ce: Tensor, samples: Samples, kind: str, stage: str = "") -> Tensor:
+        """`loss` + L_DER++, for D just `loss`."""
+        return loss if kind == "task" else super().derpp(loss, o, ce, samples, kind, stage)
 
 
 @dataclass(frozen=True)

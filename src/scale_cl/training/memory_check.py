@@ -13,12 +13,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from scale_cl.engine import Compute, LearnerConfig, TaskPart, TaskShape
 from scale_cl.engine.weightless import Weightless
-from scale_cl.errors import ConfigError
+from scale_cl.errors import FAILURES, ConfigError
 from scale_cl.learners import Learner, registry
 from scale_cl.memory import first_tasks
 from scale_cl.memory.ragged_rows import FIRST_ROOM
@@ -99,7 +100,7 @@ def check_fits(
     if sum(parts.values()) <= free:  # else the model need not be looked at, nor could it be built around such a memory
         try:
             parts = needed(config, stream, on_gpu=on_gpu, learners=learners, apart=apart)
-        except Exception as error:  # a guard that cannot count is no reason for a run to fail
+        except FAILURES as error:  # a guard that cannot count is no reason for a run to fail
             _log.debug("the size of %s is not known: %s", config.learner_name, error)
     total = sum(parts.values())
     if total <= free:
@@ -276,7 +277,8 @@ def _built(name: str, config: LearnerConfig, spec: InputSpec, classes: tuple[int
     def grown(field: str) -> int:
         return int(getattr(half, field) + times * (getattr(few, field) - getattr(half, field)))
 
-    return replace(few, **{field: grown(field) for field in ("base", "others", "learned", "kept", "changing")})
+    sizes: dict[str, Any] = {field: grown(field) for field in ("base", "others", "learned", "kept", "changing")}
+    return replace(few, **sizes)
 
 
 def weightless_learner(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> Learner:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import traceback
 from pathlib import Path
+
+FAILURES = (Exception, SystemExit)
+"""What other people's code may raise; Ctrl-C is not its doing."""
 
 
 class ScaleClError(Exception):
@@ -91,10 +96,21 @@ def is_utf8(text: str) -> bool:
 
 def one_line(error: BaseException) -> str:
     """An error of other people's code as one line: its class and the beginning of its message."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))[:300]
 
 
 def place_in(file: str | None, error: BaseException) -> str:
     """Where in a file of other people's code an error came up: " (ewc.py, line 12)", or nothing if it did not."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
+
+
+def place_of(called: object, error: BaseException, owner: object = None) -> str:
+    """As `place_in`, in the file of a function, or of the class `owner` that has it.
+
+    Where no line of that file raised the error, as if the function takes other arguments, this is where it begins.
+    """
+    file = getattr(sys.modules.get(getattr(owner or called, "__module__", "")), "__file__", None)
+    code = getattr(inspect.unwrap(called) if callable(called) else called, "__code__", None)
+    begins = f" ({Path(file).name}, line {code.co_firstlineno})" if code and file == code.co_filename else ""
+    return place_in(file, error) or begins

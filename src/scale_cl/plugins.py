@@ -22,9 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scale_cl.errors import ConfigError, one_line, place_in
+from scale_cl.errors import FAILURES, ConfigError, one_line, place_in
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<file_attribute>[\w.]+)|(?P<module>\w+(\.\w+)*):(?P<attribute>[\w.]+)")
+_FILE_ALONE = re.compile(r".+\.py:?")  # without what to take from it
 
 
 _kinds: dict[str, Plugins] = {}  # by group
@@ -35,11 +36,11 @@ def given_references() -> dict[str, dict[str, str]]:
     return {group: dict(plugins.given) for group, plugins in _kinds.items() if plugins.given}
 
 
-def name_references(named: Mapping[str, str | None]) -> None:
-    """Take over what the user named in this process, by group of entry points; None: nothing."""
+def name_references(named: Mapping[str, object]) -> None:
+    """Take over what the user named in this process, by group of entry points; what is no name counts as nothing."""
     for group, name in named.items():
-        if name is not None:
-            _kinds[group].give(name)
+        if isinstance(name, str):
+            _kinds[group].give(str(name))
 
 
 def give_references(references: Mapping[str, Mapping[str, str]]) -> None:
@@ -72,13 +73,25 @@ class Plugins:
     def require_given(self, name: str, option: str) -> None:
         """Raise ConfigError for a reference that the user did not give: nothing is imported because a file names it.
 
-        `option` is what the user writes before the name, such as "--stream ".
+        A given file serves for a file of that name in another folder, as a run may have recorded it, if the attribute
+        is the same. `option` is what the user writes before the name, such as "--stream ".
         """
-        if is_reference(name) and name not in self.given:
+        if _FILE_ALONE.fullmatch(name):
+            wanted = f"{name.rstrip(':')}:{'Class' if self.kind == 'learner' else 'function'}"
+            raise ConfigError(f"{self.kind} {name!r} is a file; say what to take from it, {option}{wanted}")
+        if is_reference(name) and self._served_by(name) is None:
             raise ConfigError(
                 f"{self.kind} {name!r} is named in a file, from which nothing is imported; name it yourself, "
                 f"{option}{name}, or install it as an entry point"
             )
+
+    def _served_by(self, name: str) -> str | None:
+        """What the user gave, with the absolute path of a file, that a name stands for; None: nothing, or several."""
+        wanted = _in_file(name)
+        if name in self.given or wanted is None:
+            return self.given.get(name)
+        alike = {reference for reference in self.given.values() if _in_file(reference) == wanted}
+        return alike.pop() if len(alike) == 1 else None
 
     def names(self) -> list[str]:
         """Names of the installed entry points, sorted."""
@@ -98,7 +111,7 @@ class Plugins:
         if len(entry_points) > 1:
             packages = " and ".join(sorted(map(_package, entry_points)))
             raise ConfigError(f"{self.kind} {name!r} is an entry point of {packages}; uninstall all but one")
-        reference = entry_points[0].value.replace(" ", "") if entry_points else self.given.get(name, name)
+        reference = entry_points[0].value.replace(" ", "") if entry_points else self._served_by(name) or name
         where = f"{self.kind} {name!r}" + (f" of {_package(entry_points[0])}" if entry_points else "")
         parts = _REFERENCE.fullmatch(reference)
         if parts is None:
@@ -106,7 +119,7 @@ class Plugins:
         source, attribute = parts["file"] or parts["module"], parts["file_attribute"] or parts["attribute"]
         try:
             module = _module_of_file(source) if parts["file"] else importlib.import_module(source)
-        except Exception as error:  # importing runs the code of others, which may raise anything
+        except FAILURES as error:  # importing runs the code of others, which may raise anything
             raise ConfigError(f"{where} cannot be imported{_place(error)}: {one_line(error)}") from error
         try:
             return operator.attrgetter(attribute)(module)
@@ -121,6 +134,12 @@ class Plugins:
 def is_reference(name: str) -> bool:
     """Whether a name is of the form `module:name` or `file.py:name`."""
     return _REFERENCE.fullmatch(name) is not None
+
+
+def _in_file(reference: str) -> tuple[str, str] | None:
+    """Name of the file, without its folder, and the attribute; None for a name of another form."""
+    parts = _REFERENCE.fullmatch(reference)
+    return (Path(parts["file"]).name, parts["file_attribute"]) if parts is not None and parts["file"] else None
 
 
 def shown(name: str) -> str:
@@ -146,7 +165,7 @@ def _package(entry_point: importlib.metadata.EntryPoint) -> str:
     return f"package {entry_point.dist.name}" if entry_point.dist is not None else "an unnamed package"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Where importing failed, in the first file that was executed: " (ewc.py, line 12)"."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ran = (file for file in files if file not in (__file__, importlib.__file__) and not file.startswith("<frozen"))

@@ -18,7 +18,7 @@ def config(learner: str = "finetune", *, seed: int = 0, tasks: int = 1, stream: 
     return resolve(stream=stream, learner=learner, options=options)
 
 
-def planned(out: Path, config: Config, **keywords: bool) -> PlannedRun:
+def planned(out: Path, config: Config, **keywords: Any) -> PlannedRun:
     folder = out / "main" / config.stream.name / config.learner_name / f"seed-{config.run.seed}"
     return PlannedRun("main", config, out, folder, **keywords)
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from scale_cl import streams
-from scale_cl.learners import Scale, registry
+from scale_cl.learners import Er, Learner, Scale, registry
 from scale_cl.streams import Stream, TaskInfo
 from tests.integrations.benchmarks import (
     PAPER,
@@ -39,8 +39,8 @@ def test_a_stream_gives_the_bits_and_accuracies_of_our_own_loop(stream: Stream, 
     assert strategy.learner.tasks == [str(task) for task in range(len(stream))]
 
 
-@pytest.mark.parametrize("name", ["er", "ctn", "scale-ema"])
-def test_other_learners_of_the_catalog_do_too(name: str) -> None:
+@pytest.mark.parametrize("name", ["er", "ctn", "scale-ema", Er, "scale_cl.learners.er:Er"])
+def test_other_learners_do_too(name: str | type[Learner]) -> None:
     stream = split(2)
     strategy = made("CatalogStrategy", learner=name, like="digits", seed=3)
     rows = run(strategy, labelled(stream))

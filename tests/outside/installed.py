@@ -22,13 +22,13 @@ def install(source: Path, folder: Path, beside: Path) -> Path:
     return folder
 
 
-def entry_points(folder: Path, points: dict[str, str]) -> Path:
-    """A package without code in `folder` that has these entry points for learners, as pip would leave it."""
+def entry_points(folder: Path, points: dict[str, str], group: str = "scale_cl.learners") -> Path:
+    """A package without code in `folder` that has these entry points, as pip would leave it."""
     information = folder / "others-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
     lines = "".join(f"{name} = {value}\n" for name, value in points.items())
-    (information / "entry_points.txt").write_text(f"[scale_cl.learners]\n{lines}")
+    (information / "entry_points.txt").write_text(f"[{group}]\n{lines}")
     return folder
 
 

@@ -12,6 +12,7 @@ import pytest
 from scale_cl import ContinualClassifier
 from scale_cl.errors import ConfigError, ScaleClError
 from scale_cl.learners import Learner, registry
+from scale_cl.nets.custom_backbone import BACKBONES
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.tiny import batch
 from tests.outside.installed import entry_points
@@ -19,12 +20,14 @@ from tests.outside.installed import entry_points
 METHODS = '''
 """Methods with a fault each."""
 
+import sys
 from dataclasses import dataclass
 
 import torch
 
 from scale_cl.engine import LearnerConfig
 from scale_cl.learners import Learner
+from scale_cl.learners.presets import Preset
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 
@@ -106,6 +109,52 @@ class FailingInScores(Good):
         raise TypeError("no scores")
 
 
+class FailingInPauses(Good):
+    """Raises as it is asked for a pause."""
+
+    def pauses(self, step):
+        raise ValueError("no pause")
+
+
+class Scoreless(Good):
+    """Forgets to return its scores."""
+
+    def scores(self, x, task):
+        self.engine.evaluated(x, task)
+
+
+class Underived(Good):
+    """Forgets to return what its scores read."""
+
+    def scores(self, x, task):
+        return self.engine.evaluated(x, task).logits
+
+    def derived(self):
+        pass
+
+
+class Leaving(Good):
+    """Ends the process in its step."""
+
+    def update(self, batch):
+        sys.exit(0)
+
+
+class Deaf(Good):
+    """A step that takes no batch."""
+
+    def update(self):
+        pass
+
+
+class Growing(Good):
+    """Its module per task cannot be made."""
+
+    def build(self, engine):
+        super().build(engine)
+        engine.task_modules("columns", lambda shape: torch.nn.Linear(3, shape.heads))
+
+
 class Hoarding(Good):
     """Keeps a tensor that it did not declare."""
 
@@ -127,6 +176,18 @@ class Misset(Good):
     presets = {"ours": {"lr": 3}}
 
 
+class Prefixed(Good):
+    """Has a preset with a setting that it lacks."""
+
+    presets = {"ours": Preset({"rate": 3})}
+
+
+class Anywhere(Good):
+    """Has a number where scenarios should be."""
+
+    scenarios = 5
+
+
 class Netless(Good):
     """Declares no network."""
 
@@ -141,6 +202,18 @@ class Twice(Good):
         super().build(engine)
         engine.tensor("a", torch.zeros(1), changes="step")
         engine.tensor("a", torch.zeros(1), changes="step")
+
+
+def gone():
+    return {}["gone"]
+
+
+def wide(width):
+    return torch.nn.Linear(64, width)
+
+
+def leaving():
+    sys.exit("no backbone")
 '''
 FAULTS = {
     "nowhere_at_all:Method": r"learner 'nowhere_at_all:Method' cannot be imported: ModuleNotFoundError: .*",
@@ -173,8 +246,30 @@ FAULTS = {
     "faults.py:Misset": (
         r"learner 'faults\.py:Misset': Misset\.presets is \{'ours': \{'lr': 3\}\}; it must map names to Preset, .*"
     ),
+    "leaving.py:Method": r"learner 'leaving\.py:Method' cannot be imported \(leaving\.py, line 3\): SystemExit",
+    "faults.py": r"learner 'faults\.py' is a file; say what to take from it, --learner faults\.py:Class",
+    "faults.py:FailingInPauses": r"FailingInPauses failed in pauses \(faults\.py, line \d+\): ValueError: no pause",
+    "faults.py:Scoreless": (
+        r"Scoreless failed in scores \(faults\.py, line \d+\): TypeError: it returns NoneType; "
+        r"it must return scores \[\d+, classes\]"
+    ),
+    "faults.py:Underived": r"Underived failed in derived \(faults\.py, line \d+\): AttributeError: 'NoneType' .*",
+    "faults.py:Leaving": r"Leaving failed in its step \(faults\.py, line \d+\): SystemExit: 0",
+    "faults.py:Deaf": r"Deaf failed in its step \(faults\.py, line \d+\): TypeError: .*takes 1 positional argument .*",
+    "faults.py:Growing": r"Growing failed in build \(faults\.py, line \d+\): AttributeError: .*'heads'",
+    "faults.py:Prefixed": (
+        r"the preset 'ours' of learner 'faults\.py:Prefixed' cannot be used: unknown setting 'rate'; known are .*"
+    ),
+    "faults.py:Anywhere": (
+        r"learner 'faults\.py:Anywhere': Anywhere\.scenarios is 5; it must be a tuple of some of task, domain, class"
+    ),
     "faults.py:Netless": r"Netless\.build declares no network; call engine\.network\(\)",
     "faults.py:Twice": r"Twice declares 'a', which is taken; take another name, without a dot",
+}
+BACKBONE_FAULTS = {
+    "faults.py:gone": r"the backbone cannot be made \(faults\.py, line \d+\): KeyError: 'gone'",
+    "faults.py:wide": r"the backbone cannot be made \(faults\.py, line \d+\): TypeError: wide\(\) missing 1 .*",
+    "faults.py:leaving": r"the backbone cannot be made \(faults\.py, line \d+\): SystemExit: no backbone",
 }
 
 
@@ -184,7 +279,9 @@ def faults(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None
     Path("faults.py").write_text(METHODS)
     Path("wrong.py").write_text("class Method(:\n")
     Path("raising.py").write_text('def look():\n    return {}["gone"]\n\n\nlook()\n')
-    monkeypatch.setattr(registry.OUTSIDE, "given", {})
+    Path("leaving.py").write_text("import sys\n\nsys.exit()\n")
+    for kind in (registry.OUTSIDE, BACKBONES):
+        monkeypatch.setattr(kind, "given", {})
 
 
 def refused(command: Callable[..., Any], *words: str) -> str:
@@ -201,6 +298,12 @@ def test_what_is_wrong_is_one_line(name: str, command: Callable[..., Any]) -> No
     assert re.fullmatch(FAULTS[name], said)
 
 
+@pytest.mark.parametrize("name", BACKBONE_FAULTS)
+def test_what_is_wrong_with_a_backbone_is_one_line(name: str, command: Callable[..., Any]) -> None:
+    said = refused(command, "run", "-q", "--tasks", "1", "--set", f"backbone={name}", "--out", "o")
+    assert re.fullmatch(BACKBONE_FAULTS[name], said)
+
+
 @pytest.mark.usefixtures("quick_processes")
 def test_an_error_in_a_process_of_its_own_is_the_same_line(command: Callable[..., Any]) -> None:
     two = ("--seeds", "2", "--set", "run.processes=2")
@@ -210,12 +313,9 @@ def test_an_error_in_a_process_of_its_own_is_the_same_line(command: Callable[...
 
 
 def test_an_estimator_says_the_same(command: Callable[..., Any]) -> None:
-    registry.OUTSIDE.give("faults.py:Idle")
-    idle = registry.OUTSIDE.find("faults.py:Idle")
-    with pytest.raises(ConfigError, match="has no step: Idle must define update"):
-        ContinualClassifier(idle).fit([[0.0], [1.0]], [0, 1])
-    with pytest.raises(ConfigError, match="has no step: Idle must define update"):
-        ContinualClassifier("faults.py:Idle").fit([[0.0], [1.0]], [0, 1])
+    for idle in ("faults.py:Idle", registry.OUTSIDE.find("faults.py:Idle")):
+        with pytest.raises(ConfigError, match="has no step: Idle must define update"):
+            ContinualClassifier(idle).fit([[0.0], [1.0]], [0, 1])
 
 
 def test_an_error_of_a_method_keeps_its_cause() -> None:
@@ -259,6 +359,16 @@ def test_an_entry_point_cannot_take_the_name_of_one_of_ours(
         f"cannot be used: {said}"
     ]
     assert listed.out.splitlines()[-1] == f"* er is not in the table: {said}"
+
+
+def test_an_entry_point_cannot_take_the_name_of_a_backbone_of_ours(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = entry_points(tmp_path / "site", {"mlp": "nowhere_at_all:make"}, "scale_cl.backbones")
+    monkeypatch.syspath_prepend(folder)
+    said = refused(command, "run", "--set", "backbone=mlp", "--out", "o")
+    assert said.startswith("the entry point 'mlp' of package others takes the name of a backbone of scale-cl; ")
+    assert command("show", "er").code == 0, "others are not touched"
 
 
 def test_a_broken_package_hides_no_other_learner(

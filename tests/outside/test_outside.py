@@ -22,7 +22,9 @@ from scale_cl import ContinualClassifier, results, streams
 from scale_cl.errors import ConfigError
 from scale_cl.export.export_task import learner_of_run
 from scale_cl.learners import registry
+from scale_cl.plugins import Plugins
 from scale_cl.training import checkpoint
+from scale_cl.training.config import resolve
 from tests.export.loaded import OnnxFile
 from tests.learners.sameness import content
 from tests.outside.installed import PACKAGE, install, printed
@@ -189,6 +191,7 @@ def test_learners_from_outside_are_reproduced_and_reported_beside_ours(mixed: st
     assert done.code == 0, done.err
     assert {"outside-ewc", "er", "derpp"} <= {line.split()[1] for line in done.out.splitlines()[2:]}
     assert mixed in done.out
+    assert f"{mixed} on digits, seed 0" in done.err
     again = command(*asked, *WIDE, "--device", "cpu", "--out", "r", "--dry-run")
     assert again.out.splitlines()[-1].startswith("0 runs to do, ")
     assert command("report", "r", "-q").code == 0
@@ -299,9 +302,50 @@ def test_a_run_of_a_file_is_resumed_only_if_the_user_names_it_again(
         refused = command(*words)
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
         assert f"{mixed!r} is named in a file, from which nothing is imported; name it yourself" in refused.err
+    Path("moved").mkdir()
+    Path("moved/mixed.py").write_text(FILE)
+    for other in ("moved/mixed.py:MixedConfig", "moved/other.py:Mixed"):
+        assert "is named in a file" in command("resume", "killed", "--learner", other).err
     assert command("resume", "-q", "killed", "--learner", mixed).code == 0
     assert_same(Path("straight"), Path("killed"))
-    assert command("export", "straight", "--task", "all", "--learner", mixed).code == 0
+    monkeypatch.setattr(registry.OUTSIDE, "given", {})
+    done = command("export", "straight", "--task", "all", "--learner", "moved/mixed.py:Mixed")
+    assert done.code == 0, "a file of that name with that class, wherever it is now"
+
+
+def test_of_two_files_of_one_name_none_is_guessed() -> None:
+    plugins = Plugins("thing", "tests.things")
+    plugins.give("a/one.py:f")
+    plugins.require_given("one.py:f", "--thing ")
+    plugins.give("b/one.py:f")
+    with pytest.raises(ConfigError, match="is named in a file"):
+        plugins.require_given("one.py:f", "--thing ")
+
+
+def test_a_name_that_the_user_types_in_python_is_imported(mixed: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is named in a file"):
+        resolve(recorded={"learner": {"name": mixed}})
+    assert resolve(options={"learner.name": mixed}).learner_name == mixed
+
+
+def test_an_estimator_takes_a_file_and_its_model_does_not_import_it(
+    mixed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = blobs(1)
+    model, path = ContinualClassifier(mixed, epochs=1).fit(x, y), tmp_path / "model.safetensors"
+    model.save(path)
+    monkeypatch.setattr(registry.OUTSIDE, "given", {})  # as in a new process
+    with pytest.raises(ConfigError, match="is named in a file"):
+        ContinualClassifier.load(path)
+    assert registry.OUTSIDE.given == {}
+    loaded = ContinualClassifier.load(path, learner=mixed)
+    assert np.array_equal(loaded.predict_proba(x), model.predict_proba(x))
+
+
+def test_a_file_is_benched(mixed: str, command: Callable[..., Any]) -> None:
+    done = command("bench", "cost", "--stream", "pmnist", "--synthetic", "--learner", mixed, "--out", "b")
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"cost    {mixed} on pmnist")
 
 
 def test_a_run_of_a_file_has_a_folder_without_its_path(mixed: str, command: Callable[..., Any]) -> None:

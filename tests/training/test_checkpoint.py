@@ -181,8 +181,8 @@ def test_a_checkpoint_of_the_old_layout_is_refused_with_what_to_do(tmp_path: Pat
     with pytest.raises(UnusableCheckpointError) as caught:
         checkpoint.newest_good(tmp_path, lambda path, saved: saved)
     assert str(caught.value) == (
-        f"{path} was written by an earlier version of scale-cl and cannot be resumed by this one; finish the run with "
-        "that version, or start it again with --force"
+        f"{path} was written by an earlier version of scale-cl and cannot be read by this one; use that version, or "
+        "run it again into another directory"
     )
 
 

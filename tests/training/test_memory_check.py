@@ -70,6 +70,94 @@ def test_settings_that_take_more_are_foreseen_as_well(name: str, values: dict[st
     assert 1 <= sum(foreseen.values()) / taken <= FACTOR
 
 
+DECLARING = '''
+"""Plain SGD that declares more and more."""
+
+from dataclasses import dataclass
+
+import torch
+
+from scale_cl.learners import Learner, LearnerConfig
+from scale_cl.losses import cross_entropy
+from scale_cl.settings import setting
+
+
+@dataclass(frozen=True)
+class Config(LearnerConfig):
+    """Settings."""
+
+    slots: int = setting(2000, "samples in total", low=1)
+
+
+class Plain(Learner):
+    """Plain SGD."""
+
+    config_class = Config
+
+    def update(self, batch):
+        samples = self.engine.samples(batch)
+        self.network.base.descend(cross_entropy(self.network(samples).logits, samples.y), 0.01)
+
+
+class Remembering(Plain):
+    """A memory whose size is a setting of another name than ours."""
+
+    def build(self, engine):
+        super().build(engine)
+        self.buffer = engine.memory("buffer", self.config.slots, budget="total")
+
+    def update(self, batch):
+        super().update(batch)
+        self.buffer.write(batch)
+
+
+class Taught(Plain):
+    """A frozen copy of the network."""
+
+    def build(self, engine):
+        super().build(engine)
+        self.teacher = engine.teacher("teacher")
+
+    def task_ended(self, task):
+        self.teacher.take(self.network.module)
+
+
+class Counting(Plain):
+    """A large tensor."""
+
+    changes = "step"
+
+    def build(self, engine):
+        super().build(engine)
+        self.counts = engine.tensor("counts", torch.zeros(2**20), changes=self.changes)
+
+
+class CountingTasks(Counting):
+    """One that changes only per task."""
+
+    changes = "task"
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "more"),
+    [
+        ("Remembering", "memory", 2000 * 64),
+        ("Taught", "copies", 4 * 64 * 256),  # its first layer
+        ("Counting", "copies", 2 * 4 * 2**20),  # and the guard's copy
+        ("CountingTasks", "copies", 4 * 2**20),
+    ],
+)
+def test_what_a_method_from_outside_declares_is_foreseen(name: str, part: str, more: int, tmp_path: Path) -> None:
+    (tmp_path / "declaring.py").write_text(DECLARING)
+    stream = few_digits(tasks=3, train=50)
+    plain, config = (resolve(learner=f"{tmp_path / 'declaring.py'}:{kind}") for kind in ("Plain", name))
+    less, foreseen = (memory_check.needed(one, stream, on_gpu=False, learners=1) for one in (plain, config))
+    assert foreseen[part] - less[part] >= more
+    taken = peak_bytes(lambda: train(build_learner(config, stream, 0, CPU), stream, batch_size=10))
+    assert 1 <= sum(foreseen.values()) / taken <= FACTOR
+
+
 def test_growth_beyond_what_heads_have_room_for_is_foreseen() -> None:
     stream = few_digits(tasks=34, train=10)
     config = resolve(learner="er", options={"learner.memory": 10})

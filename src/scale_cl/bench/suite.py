@@ -61,6 +61,7 @@ def measure(
     for name in settings.streams:
         require_known("stream", name, stream_catalog.names())
     for name in settings.learners:
+        learner_catalog.OUTSIDE.give(name)
         learner_catalog.config_class(name)  # raises ConfigError for an unknown learner
     run = RunSettings(device=settings.device, threads=settings.threads, batch_size=settings.batch_size)
     device = prepare(run)
@@ -194,7 +195,7 @@ def draw(entry: BenchEntry, path: Path) -> None:
 
 
 def _steps(axes: Axes, rows: Rows) -> None:
-    names = [f"{row['learner']}, {row['stream']}" for row in rows][::-1]
+    names = [_label(row) for row in rows][::-1]
     ratios = [row["ratio"] for row in rows][::-1]
     bars = axes.barh(names, ratios, color="tab:blue")
     axes.bar_label(bars, fmt="%.1f", padding=3)
@@ -203,7 +204,7 @@ def _steps(axes: Axes, rows: Rows) -> None:
 
 
 def _streams(axes: Axes, rows: Rows) -> None:
-    names = [f"{row['learner']}, {row['stream']}" for row in rows][::-1]
+    names = [_label(row) for row in rows][::-1]
     trained = [row["seconds_train"] for row in rows][::-1]
     axes.barh(names, trained, color="tab:blue", label="training")
     axes.barh(names, [row["seconds_eval"] for row in rows][::-1], left=trained, color="tab:orange", label="evaluation")
@@ -227,7 +228,7 @@ def _growth(axes: Axes, rows: Rows) -> None:
 
 
 def _cost(axes: Axes, rows: Rows) -> None:
-    names = [f"{row['learner']}, {row['stream']}" for row in rows][::-1]
+    names = [_label(row) for row in rows][::-1]
     forward = [row["forward"] for row in rows][::-1]
     axes.barh(names, forward, color="tab:blue", label="forward")
     axes.barh(names, [2 * r["backward"] for r in rows][::-1], left=forward, color="tab:orange", label="2 x backward")
@@ -235,9 +236,14 @@ def _cost(axes: Axes, rows: Rows) -> None:
     axes.legend()
 
 
+def _label(row: dict[str, Any]) -> str:
+    """Learner and stream; of a learner in a file without its folder, for which a figure has no room."""
+    return f"{row['learner'].rpartition('/')[2]}, {row['stream']}"
+
+
 def _by_learner(rows: Rows) -> list[tuple[str, Rows]]:
-    labels = dict.fromkeys(f"{row['learner']}, {row['stream']}" for row in rows)
-    return [(label, [row for row in rows if f"{row['learner']}, {row['stream']}" == label]) for label in labels]
+    labels = dict.fromkeys(map(_label, rows))
+    return [(label, [row for row in rows if _label(row) == label]) for label in labels]
 
 
 _PANELS: dict[str, Callable[[Any, Rows], None]] = dict(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from scale_cl.engine.building import Builder
-from scale_cl.errors import ScaleClError, one_line, place_in
+from scale_cl.errors import FAILURES, ScaleClError, one_line, place_of
 
 
 class Caller(Builder):
@@ -28,14 +27,17 @@ class Caller(Builder):
         """Within the context, a function of the method is called."""
         try:
             yield
-        except Exception as error:
-            self.retell(error, f"in {function}")
+        except FAILURES as error:
+            self.retell(error, function)
             raise
 
-    def retell(self, error: Exception, where: str) -> None:
-        """Raise an error of a method from outside as one line; one of ours is to be raised as it is."""
+    def retell(self, error: BaseException, function: str) -> None:
+        """Raise an error in a function of a method from outside as one line; one of ours is to be raised as it is."""
         if not self._is_ours and not isinstance(error, ScaleClError):
-            raise ScaleClError(f"{self.method_name} failed {where}{_raised(error, self.method)}") from error
+            kind = type(self.method)
+            where = "its step" if function == "update" else function
+            place = place_of(getattr(kind, function, None), error, kind)
+            raise ScaleClError(f"{self.method_name} failed in {where}{place}: {one_line(error)}") from error
 
     @contextmanager
     def modes_kept(self) -> Iterator[None]:
@@ -73,9 +75,3 @@ class Caller(Builder):
         self.statistics = {}
         if self.owned.network is not None:
             self.owned.network.restore_modes()
-
-
-def _raised(error: Exception, method: object) -> str:
-    """Where in the method's file something was raised, and what: " (ewc.py, line 12): TypeError: bad operand"."""
-    file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
-    return f"{place_in(file, error)}: {one_line(error)}"

@@ -31,7 +31,7 @@ from scale_cl.engine.validation import (
     check_tasks,
 )
 from scale_cl.engine.weights import WeightState
-from scale_cl.errors import CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError
+from scale_cl.errors import FAILURES, CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError
 from scale_cl.memory import Journal
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -119,7 +119,8 @@ class Engine(Predictor):
         heads = self.net.heads
         head = 0 if heads.shared else number
         outputs = heads.classes[head] if head < len(heads.classes) else 0
-        self.owned.grow(number, self.classes[number], generator=self.weights_rng)
+        with self.calling("build"):  # which declared how modules of a task are made
+            self.owned.grow(number, self.classes[number], generator=self.weights_rng)
         self._look_up()
         self._average_takes(head, outputs)
         self.task.fill_(number)
@@ -130,8 +131,9 @@ class Engine(Predictor):
         for memory in self.owned.memories.values():
             memory.open(number, shape.classes)
         task_parts = [part for part in self.owned.parts.values() if isinstance(part, TaskPart)]
-        for part in task_parts:
-            part.begin(shape)
+        with self.calling("build"):
+            for part in task_parts:
+                part.begin(shape)
         if task_parts:
             self._look_up()
         with self.calling("task_began"):
@@ -221,8 +223,11 @@ class Engine(Predictor):
         known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
         check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
         given = (x, y) if task is None else (x, y, task)
-        if self.current is not None and self.method.pauses(self.task_steps):
-            self._pause()
+        if self.current is not None:
+            with self.calling("pauses"):
+                pauses = self.method.pauses(self.task_steps)
+            if pauses:
+                self._pause()
         graded = torch.is_grad_enabled()
         try:
             if not self.guard.watching and self.guard.watch(self.learned(), self.owned.others()):
@@ -304,8 +309,8 @@ class Engine(Predictor):
             task, y = self.labels.translated(y)
         try:
             self.method.update(Batch(x, y, self.task.expand(len(y)) if task is None else task))
-        except Exception as error:
-            self.retell(error, "in its step")
+        except FAILURES as error:
+            self.retell(error, "update")
             raise
         self.guard.settle(self.stats, extent, journals)
         for journal in journals:

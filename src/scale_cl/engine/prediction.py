@@ -124,6 +124,9 @@ class Predictor(Caller):
         """The method's scores; with `average_flips`, their mean over images and mirror images."""
         with self.calling("scores"):
             scores: Tensor = self.method.scores(x, task)
+            if not isinstance(scores, Tensor) or scores.dim() != 2 or len(scores) != len(x):
+                found = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+                raise TypeError(f"it returns {found}; it must return scores [{len(x)}, classes]")
             return (scores + self.method.scores(x.flip(-1), task)) / 2 if self._flips else scores
 
     @in_turn
@@ -197,7 +200,8 @@ class Predictor(Caller):
         """Have the method compute what its `scores` reads, into the same tensors, which recorded predictions read."""
         with self.calling("derived"):
             new = self.method.derived()
-        if {k: v.shape for k, v in new.items()} == {k: v.shape for k, v in self.derived.items()}:
+            shapes = {name: value.shape for name, value in new.items()}
+        if shapes == {name: value.shape for name, value in self.derived.items()}:
             for name, value in new.items():
                 self.derived[name].copy_(value)
         else:

@@ -25,6 +25,7 @@ from scale_cl.learners import Learner, registry
 from scale_cl.learners.boundaries import Detection
 from scale_cl.learners.presets import USER_FEATURES, USER_IMAGES
 from scale_cl.nets.custom_backbone import BackboneLike
+from scale_cl.plugins import name_references
 from scale_cl.settings import build, field_names, suggest
 from scale_cl.streams import Scenario, TaskInfo
 from scale_cl.streams.from_arrays import Layout
@@ -334,7 +335,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         device: str = "cpu",
         backbone: BackboneLike | None = None,
-        learner: type[Learner] | None = None,
+        learner: type[Learner] | str | None = None,
         seed: int | None = None,
     ) -> Self:
         """The estimator that `save` wrote, or the model that a run has kept, ready to predict and to continue learning.
@@ -345,7 +346,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             path: the file, or the directory of the run.
             device: auto, cpu, cuda or cuda:N.
             backbone: the backbone, if the estimator was made with one of your own.
-            learner: the learner's class, if the estimator was made with a class instead of a name.
+            learner: the learner's class, if the estimator was made with a class instead of a name; its reference, if
+                it was made with one, such as `file.py:Class`.
             seed: which model of a run with several seeds.
         """
         return model_file.load(cls, path, device=device, backbone=backbone, learner=learner, seed=seed)
@@ -364,6 +366,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._name_references()  # what comes from a pickle may run code anyway
         saved: Any = self.__dict__.get("learner_")
         if saved is not None:
             self.learner_ = self.new_learner()
@@ -432,12 +435,15 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._require_fitted()
         return self.input_format_.origin
 
+    def _name_references(self) -> None:
+        """Let learner and backbone be imported, as the user has named them; `load` does not come here."""
+        named = {"scale_cl.learners": getattr(self, "learner", None), "scale_cl.backbones": self.backbone}
+        name_references(named)
+
     def _learner_entry(self) -> registry.LearnerEntry:
         """The learner's class, name and presets."""
-        if isinstance(self.learner, str):
+        if isinstance(self.learner, str) or (isinstance(self.learner, type) and issubclass(self.learner, Learner)):
             return registry.entry(self.learner)
-        if isinstance(self.learner, type) and issubclass(self.learner, Learner):
-            return registry.entry_of(self.learner, self.learner.name or self.learner.__name__.lower())
         allowed = "a name of `scale-cl list learners` or a subclass of Learner"
         raise ConfigError(f"learner is {self.learner!r}; give {allowed}")
 
@@ -446,6 +452,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return dict(self._settings)
 
     def _check_parameters(self) -> None:
+        self._name_references()
         for name, value in (("batch_size", self.batch_size), ("epochs", self.epochs)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")

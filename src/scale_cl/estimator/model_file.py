@@ -29,7 +29,7 @@ from scale_cl.estimator.samples import InputFormat
 from scale_cl.estimator.tasks import ClassBook
 from scale_cl.json_format import parsed
 from scale_cl.learners import registry
-from scale_cl.plugins import reference_to
+from scale_cl.plugins import is_reference, name_references, reference_to
 from scale_cl.settings import as_dict
 from scale_cl.streams import InputSpec
 from scale_cl.streams.from_arrays import Layout
@@ -87,10 +87,13 @@ def load(
     *,
     device: str,
     backbone: Any,
-    learner: type[Learner] | None,
+    learner: type[Learner] | str | None,
     seed: int | None = None,
 ) -> E:
     """The estimator that `save` wrote, by the class that wrote it; or the model that a run has kept."""
+    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    if isinstance(learner, str) and is_reference(learner):
+        learner = None  # it serves for the one that is recorded
     if files.is_folder(path):
         return _of_run(cls, path, device=device, backbone=backbone, learner=learner, seed=seed)
     if seed is not None:
@@ -146,7 +149,7 @@ def _of_run(
     *,
     device: str,
     backbone: Any,
-    learner: type[Learner] | None,
+    learner: type[Learner] | str | None,
     seed: int | None,
 ) -> E:
     """The model that a run has kept, as an estimator; its labels are the names of the classes."""
@@ -215,7 +218,7 @@ def _check_labels(book: ClassBook, model: Model, learner: Learner) -> None:
         raise ValueError("its labels, tasks and heads do not agree")
 
 
-def _check_learner(path: str, recorded: Any, given: type[Learner] | None) -> None:
+def _check_learner(path: str, recorded: Any, given: type[Learner] | str | None) -> None:
     """A learner class is never imported because a file names it: the user gives it again, and its name must agree."""
     if recorded is None:
         if given is not None:

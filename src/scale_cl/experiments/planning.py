@@ -57,13 +57,14 @@ class PlannedRun:
     folder: Path
     alone: bool = False
     features: bool = False
+    name: str = ""  # of the learner and the settings of its case, as `variant` has it
 
     @property
     def title(self) -> str:
         """`scale memory=100 on scifar100, seeds 0 to 4`."""
         seeds = self.config.seeds
         many = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-        return f"{self.folder.parent.name} on {stream_and_order(self.config)}, {many}"
+        return f"{self.name or self.config.learner_name} on {stream_and_order(self.config)}, {many}"
 
 
 @dataclass(frozen=True)
@@ -238,17 +239,17 @@ def _cell(
     missing = [seed for seed in seeds if seed not in done and seed not in planned]
     elsewhere = tuple(seed for seed in seeds if seed in planned and seed not in done)
     planned.update(missing)
-    tasks, stream = config.stream.tasks, config.stream.short_name
+    tasks, stream, named = config.stream.tasks, config.stream.short_name, variant(config.learner_name, case)
     base = request.out / name / (HIDDEN if experiment.hidden else "")
     base /= f"{stream}{'' if tasks is None else f'-{tasks}-tasks'}{f'-order-{order}' if isinstance(order, int) else ''}"
-    base /= re.sub(r"[^\w.=+-]", "_", variant(config.learner_name, case).replace(" ", "-"))[:150].lstrip(".")
+    base /= re.sub(r"[^\w.=+-]", "_", named.replace(" ", "-"))[:150].lstrip(".")
     runs = []
     for group in groups(missing, together=gpu and not experiment.alone):
         where = base / (f"seed-{group[0]}" if len(group) == 1 else f"seeds-{group[0]}-{group[-1]}")
         folder = first_free(where, lambda path: path in taken or must_stay(path))
         taken.add(folder)
         own = _with_seeds(config, group)
-        runs.append(PlannedRun(name, own, request.out, folder, experiment.alone, experiment.features))
+        runs.append(PlannedRun(name, own, request.out, folder, experiment.alone, experiment.features, named))
     return ExperimentCell(name, _with_seeds(config, [seeds[0]]), case, tuple(seeds), done, elsewhere, tuple(runs))
 
 

@@ -27,6 +27,7 @@ from scale_cl.errors import ConfigError, InputError, ScaleClError
 from scale_cl.integrations.avalanche_model import Collate, LearnerModule, Recipe, as_inputs, as_labels
 from scale_cl.learners import Compute, Learner, registry
 from scale_cl.nets.custom_backbone import BackboneLike
+from scale_cl.plugins import name_references
 from scale_cl.settings import build, suggest
 from scale_cl.streams import catalog as streams
 from scale_cl.streams.stream import Scenario
@@ -77,7 +78,8 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
     data set; otherwise PyTorch's global generator shuffles it, independently of `seed`.
 
     Args:
-        learner: a name of `scale-cl list learners`, except learners that train on all tasks at once.
+        learner: a name of `scale-cl list learners`, `module:Class`, `file.py:Class` or a subclass of `Learner`; but
+            none that trains on all tasks at once.
         settings: settings of that learner by name; `scale-cl show LEARNER` explains them.
         like: a stream, such as "pmnist", whose settings are the defaults.
         scenario: "task": each task has a head for its own classes; "domain": all tasks share one.
@@ -101,7 +103,7 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        learner: str = "scale",
+        learner: str | type[Learner] = "scale",
         settings: Mapping[str, object] | None = None,
         like: str | None = None,
         scenario: Scenario = "task",
@@ -120,14 +122,16 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
         peval_mode: str = "epoch",
     ) -> None:
         """Create an untrained strategy."""
-        if registry.entry(learner).kind.order == "shuffled":
-            raise ConfigError(f"learner {learner!r} trains on all tasks at once; give one that takes them in turn")
+        name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+        entry = registry.entry(learner)
+        if entry.kind.order == "shuffled":
+            raise ConfigError(f"learner {entry.name!r} trains on all tasks at once; give one that takes them in turn")
         chosen = dict(settings or {})
         if wrong := [name for name in _NOT_HERE if name in chosen]:
             raise ConfigError(f"{wrong[0]} is not taken: the learner has its own; a network is given as backbone=...")
         if isinstance(backbone, str):
             chosen.setdefault("backbone", backbone)
-        config = build(registry.config_class(learner), _preset_settings(learner, like) | chosen)
+        config = build(entry.kind.config_class, _preset_settings(entry, like) | chosen)
         whole = {"train_mb_size": train_mb_size, "eval_mb_size": eval_mb_size, "train_epochs": train_epochs}
         _check_arguments(scenario, pixel_max, {**whole, "classes": classes})
         target = choose_device(str(device))
@@ -272,10 +276,10 @@ class Scale(CatalogStrategy):
         super().__init__(learner="scale", settings=settings, **others)
 
 
-def _preset_settings(learner: str, like: str | None) -> dict[str, object]:
+def _preset_settings(entry: registry.LearnerEntry, like: str | None) -> dict[str, object]:
     if like is not None and like not in streams.names():
         raise ConfigError(f"like: unknown stream {like!r}; {suggest(like, streams.names())}")
-    return registry.preset_settings(learner, like or "")
+    return entry.settings(like or "")
 
 
 def _check_arguments(scenario: str, pixel_max: float, whole: Mapping[str, int | None]) -> None:

@@ -85,7 +85,7 @@ _BELOW = 1000.0  # how far the scores of other tasks' classes are below a task's
 class Recipe:
     """Everything that defines a learner except the inputs, which the first batch shows."""
 
-    name: str
+    name: str | type[Learner]
     config: LearnerConfig
     scenario: Scenario
     classes: int  # minimum number of outputs of a head; in a shared head they stand for the labels from 0 on

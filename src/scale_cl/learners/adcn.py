@@ -276,8 +276,8 @@ class Adcn(ClusteringLearner):
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
-        """The batch, of which no head is computed; a gradient, momentum and the frozen copy."""
-        return StepSize(batch, copies=4)
+        """The batch, of which no head is computed; a gradient and momentum."""
+        return StepSize(batch, copies=3)
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,8 @@ class Lwf(Learner):
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
-        """Two forwards of the batch, the logits of all heads, a gradient and the frozen copy."""
-        return StepSize(2 * batch, copies=3)
+        """Two forwards of the batch, the logits of all heads, and a gradient."""
+        return StepSize(2 * batch, copies=2)
 
 
 def all_logits(heads: Heads, features: Tensor, count: int) -> Tensor:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
 from scale_cl.engine import Compute, LearnerConfig
-from scale_cl.errors import ConfigError, ScaleClError, one_line, place_in, shown
-from scale_cl.learners.learner import Learner
+from scale_cl.errors import FAILURES, ConfigError, ScaleClError, one_line, place_of, shown
+from scale_cl.learners.learner import Learner, Traits
 from scale_cl.learners.presets import PRESETS, WITHOUT_BOUNDARIES, Preset, check_preset
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.plugins import Plugins, is_reference
-from scale_cl.settings import Settings, suggest
-from scale_cl.streams import InputSpec
+from scale_cl.settings import Settings, build, suggest
+from scale_cl.streams import InputSpec, Scenario
 
 OUTSIDE = Plugins("learner", "scale_cl.learners")
 _OURS = {  # name: module, class, description
@@ -84,7 +84,13 @@ class LearnerEntry:
         A method from outside that has no such preset takes its `ours`, if it has that. Without boundaries, the memory
         is one for the whole stream.
         """
-        values = self.presets.get(check_preset(preset), self.presets.get(check_preset(None), Preset())).on(stream)
+        preset = check_preset(preset)
+        chosen = self.presets.get(preset, self.presets.get(check_preset(None), Preset()))
+        try:
+            values = chosen.on(stream)
+            build(self.kind.config_class, values)
+        except (TypeError, ValueError) as error:  # a ConfigError is a ValueError
+            raise ConfigError(f"the preset {preset!r} of learner {self.name!r} cannot be used: {error}") from error
         if not boundaries:
             own = {field.name for field in dataclasses.fields(self.kind.config_class)}
             values |= {name: value for name, value in WITHOUT_BOUNDARIES.items() if name in own}
@@ -96,8 +102,10 @@ def names() -> list[str]:
     return [*_OURS, *(name for name in OUTSIDE.names() if name not in _OURS)]
 
 
-def entry(name: str) -> LearnerEntry:
-    """The learner called `name`; ConfigError in one line if there is none, or it cannot be used."""
+def entry(name: str | type[Learner]) -> LearnerEntry:
+    """The learner called `name`, or of a class; ConfigError in one line if there is none, or it cannot be used."""
+    if not isinstance(name, str):
+        return entry_of(name, getattr(name, "name", "") or getattr(name, "__name__", str(name)).lower())
     if name in _OURS:
         OUTSIDE.check_not_taken(name)
         module, cls, line = _OURS[name]
@@ -107,6 +115,22 @@ def entry(name: str) -> LearnerEntry:
     if not is_reference(name) and name not in OUTSIDE.names():
         raise ConfigError(f"unknown learner {name!r}; {suggest(name, names())} (see `scale-cl list learners`)")
     return entry_of(OUTSIDE.find(name), name)
+
+
+def _are_presets(found: object) -> bool:
+    return isinstance(found, Mapping) and all(isinstance(preset, Preset) for preset in found.values())
+
+
+def _are_scenarios(found: object) -> bool:
+    return isinstance(found, tuple | list) and bool(found) and all(one in get_args(Scenario) for one in found)
+
+
+_ATTRIBUTES: tuple[tuple[str, Callable[[object], bool], str], ...] = (  # of a class from outside
+    ("presets", _are_presets, 'map names to Preset, such as {"ours": Preset({"lr": 0.1})}'),
+    ("scenarios", _are_scenarios, f"be a tuple of some of {', '.join(get_args(Scenario))}"),
+    ("traits", lambda found: isinstance(found, Traits), "be a Traits"),
+    ("order", lambda found: found in ("tasks", "shuffled"), "be tasks or shuffled"),
+)
 
 
 def entry_of(kind: object, name: str) -> LearnerEntry:
@@ -128,13 +152,11 @@ def entry_of(kind: object, name: str) -> LearnerEntry:
     line = kind.description or (kind.__doc__ or "").strip().partition("\n")[0]
     if not line:
         raise ConfigError(f"{what}: {kind.__name__} has no docstring; its first line is shown in lists and tables")
-    presets = kind.presets
-    if not isinstance(presets, Mapping) or not all(isinstance(preset, Preset) for preset in presets.values()):
-        raise ConfigError(
-            f"{what}: {kind.__name__}.presets is {shown(presets)}; it must map names to Preset, such as "
-            '{"ours": Preset({"lr": 0.1})}'
-        )
-    return LearnerEntry(name, kind, line, dict(presets))
+    for attribute, is_right, wanted in _ATTRIBUTES:
+        found = getattr(kind, attribute)
+        if not is_right(found):
+            raise ConfigError(f"{what}: {kind.__name__}.{attribute} is {shown(found)}; it must {wanted}")
+    return LearnerEntry(name, kind, line, dict(kind.presets))
 
 
 def describe(name: str) -> str:
@@ -142,18 +164,20 @@ def describe(name: str) -> str:
     return entry(name).line
 
 
-def config_class(name: str) -> type[LearnerConfig]:
+def config_class(name: str | type[Learner]) -> type[LearnerConfig]:
     """The class of a learner's settings."""
     return entry(name).kind.config_class
 
 
-def preset_settings(name: str, stream: str, preset: str | None = None, *, boundaries: bool = True) -> dict[str, object]:
+def preset_settings(
+    name: str | type[Learner], stream: str, preset: str | None = None, *, boundaries: bool = True
+) -> dict[str, object]:
     """Settings of a preset for a learner on a stream that differ from the defaults of its class."""
     return entry(name).settings(stream, preset, boundaries=boundaries)
 
 
 def make(
-    name: str,
+    name: str | type[Learner],
     spec: InputSpec,
     config: Settings | None = None,
     *,
@@ -162,15 +186,16 @@ def make(
     compute: Compute | None = None,
     backbone: BackboneLike | None = None,
 ) -> Learner:
-    """A new learner called `name`; without a config, with the defaults of its class."""
-    kind = entry(name).kind
+    """A new learner called `name`, or of a class; without a config, with the defaults of its class."""
+    found = entry(name)
+    name, kind = found.name, found.kind
     assert config is None or isinstance(config, LearnerConfig)
     try:
         learner = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
-    except Exception as error:
+    except FAILURES as error:
         if name in _OURS or isinstance(error, ScaleClError):
             raise
-        where = place_in(getattr(sys.modules.get(kind.__module__), "__file__", None), error)
+        where = place_of(kind.build, error, kind)
         what = f"learner {name!r} cannot be built for inputs of {list(spec.shape)}{where}: {one_line(error)}"
         raise ConfigError(what) from error
     learner.name = name

@@ -128,5 +128,5 @@ class ImportanceLearner(Learner):
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
-        """The batch; a gradient and four copies for the penalty, or gradients of single samples when a task ends."""
-        return StepSize(batch, copies=2 * AT_ONCE if hasattr(config, "memory") else 5)
+        """The batch; a gradient and four copies for the penalty, or at task end gradients of samples and their sums."""
+        return StepSize(batch, copies=2 * AT_ONCE + 2 if hasattr(config, "memory") else 5)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scale_cl.errors import ConfigError, InputError
+from scale_cl.errors import FAILURES, ConfigError, InputError, ScaleClError, one_line, place_of
 from scale_cl.nets.backbones import MLP, Backbone, Modulation, ReducedResNet18, unmodulated
 from scale_cl.plugins import Plugins, is_reference
 
@@ -57,19 +57,31 @@ class CustomBackbone:
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                module = self.module()
+                module = _made_by(self.module)
         if not isinstance(module, nn.Module):
             raise ConfigError(f"backbone is {type(module).__name__}; give an nn.Module or a function that makes one")
         sites = (self.film,) if isinstance(self.film, str) else tuple(self.film)
         return Wrapped(module, shape, sites, self.embedding_width)
 
 
+def _made_by(function: Callable[[], nn.Module]) -> nn.Module:
+    """What a function of somebody else makes; ConfigError in one line if it fails."""
+    try:
+        return function()
+    except ScaleClError:
+        raise
+    except FAILURES as error:
+        raise ConfigError(f"the backbone cannot be made{place_of(function, error)}: {one_line(error)}") from error
+
+
 BackboneLike = CustomBackbone | nn.Module | Callable[[], nn.Module]
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless `name` is a backbone of ours, an entry point or a reference."""
-    if not is_ours(name) and name not in BACKBONES.names() and not is_reference(name):
+    """Raise ConfigError unless `name` is a backbone of ours, an entry point or a reference, and not two of these."""
+    if is_ours(name):
+        BACKBONES.check_not_taken(name)
+    elif name not in BACKBONES.names() and not is_reference(name):
         known = ", ".join([*NAMES, "mlp-128-64 (any widths)", *BACKBONES.names()])
         raise ConfigError(
             f"learner.backbone: {name!r} is not one of {known}; for another network, name a function that makes it "
@@ -202,11 +214,11 @@ class Wrapped(Backbone):
         try:
             with torch.enable_grad():
                 features = self.top(self.stem(torch.zeros(2, *shape)), note)[1]
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if isinstance(error, InputError):
-                raise
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(f"the backbone cannot take inputs [B, {', '.join(map(str, shape))}]: {reason}") from error
+        except ScaleClError:
+            raise
+        except FAILURES as error:
+            inputs = ", ".join(map(str, shape))
+            raise InputError(f"the backbone cannot take inputs [B, {inputs}]: {one_line(error)}") from error
         if missing := [site for i, site in enumerate(self._sites) if i not in widths]:
             raise ConfigError(f"FiLM cannot go to {missing[0]!r}: the backbone's forward does not use it")
         trained = [p for p in self.parameters() if p.requires_grad]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scale_cl.errors import ConfigError, ScaleClError, StreamError, one_line
+from scale_cl.errors import FAILURES, ConfigError, ScaleClError, StreamError, one_line
 from scale_cl.plugins import Plugins, is_reference
 from scale_cl.streams.assembly import assemble, shuffled
 from scale_cl.streams.from_images import from_folder, from_manifest
@@ -157,7 +157,7 @@ def load_outside(name: str, *, seed: int = 0, tasks: int | None = None) -> Strea
         made = function(seed)
     except ScaleClError:
         raise
-    except Exception as error:  # the code of others may raise anything
+    except FAILURES as error:  # the code of others may raise anything
         raise StreamError(f"stream {name!r} failed with seed {seed}: {one_line(error)}") from error
     if not isinstance(made, Stream):
         raise StreamError(f"stream {name!r} returned a {type(made).__name__}; it must return a scale_cl.Stream")

@@ -314,8 +314,8 @@ def _content(path: Path) -> dict[str, Any]:
     content = expected.read(path)
     if content["schema"] < SCHEMA:
         raise UnusableCheckpointError(
-            f"{path} was written by an earlier version of scale-cl and cannot be resumed by this one; finish the run "
-            "with that version, or start it again with --force"
+            f"{path} was written by an earlier version of scale-cl and cannot be read by this one; use that version, "
+            "or run it again into another directory"
         )
     stored = content.pop("checksum", None)
     try:

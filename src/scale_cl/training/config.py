@@ -21,8 +21,7 @@ from scale_cl.learners import LearnerConfig
 from scale_cl.learners import registry as learners
 from scale_cl.learners.boundaries import Detection
 from scale_cl.learners.presets import DEFAULT_PRESET, check_preset
-from scale_cl.nets.custom_backbone import BACKBONES
-from scale_cl.plugins import is_reference
+from scale_cl.plugins import is_reference, name_references
 from scale_cl.settings import Settings, as_dict, build, field_names, parse_assignment, parse_text, setting, suggest
 from scale_cl.streams import InputSpec, Scenario
 from scale_cl.streams import catalog as streams
@@ -211,8 +210,7 @@ class Config:
         if not isinstance(before, list) or not all(isinstance(one, dict) for one in before):
             raise CheckpointError(f"{path} is damaged: 'before' of its config does not list streams")
         recorded = {**content, "stream": _recorded_stream(content["stream"])}
-        options = {f"{section}.{k}": v for section in SECTIONS for k, v in recorded[section].items()}
-        return replace(resolve(options=options, preset=preset), before=_streams_before(before))
+        return replace(resolve(recorded=recorded, preset=preset), before=_streams_before(before))
 
     def as_dict(self) -> dict[str, Any]:
         """The three sections as JSON values; the learner's holds its name as well.
@@ -232,6 +230,7 @@ def resolve(
     stream: str | None = None,
     learner: str | None = None,
     file: Path | None = None,
+    recorded: Mapping[str, Mapping[str, Any]] | None = None,
     options: Mapping[str, object] | None = None,
     assignments: Iterable[str] = (),
     preset: str | None = None,
@@ -242,29 +241,29 @@ def resolve(
         stream: name of the stream; by default digits.
         learner: name of the learner; by default scale.
         file: a YAML file with the sections stream, learner and run, or the `result.json` of an earlier run.
+        recorded: instead of such a file, values of the sections that were read from one.
         options: values by dotted name, such as `run.seeds`.
         assignments: texts such as `inner_lr=0.05` or `run.batch_size=20`; a name without a dot is the learner's.
         preset: which settings the learner begins with: `paper` or `ours`; by default ours.
+
+    Code from outside this package that a file or `recorded` names is not imported, see `scale_cl.plugins`.
     """
-    from_file: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    from_file: dict[str, dict[str, Any]] = {section: dict((recorded or {}).get(section, {})) for section in SECTIONS}
     if file is not None:
         from_file, named = read_config_file(file)
         preset = preset or named
     preset = check_preset(preset)
-    assigned = [parse_assignment(text) for text in assignments]
-    given = _given(stream, learner, options or {}, assigned)
+    given = _given(stream, learner, options or {}, [parse_assignment(text) for text in assignments])
 
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
     stream_settings = build(StreamSettings, stream_values, section="stream")
-    require_stream(stream_settings.name, typed=stream is not None or "stream.name" in dict(assigned))
+    require_stream(stream_settings.name, typed="stream.name" in given)
 
-    typed = {*dict(assigned), *(["name"] if learner is not None else [])}
+    name_references(
+        {"scale_cl.learners": given.get("learner.name"), "scale_cl.backbones": given.get("learner.backbone")}
+    )
     name = str(given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER)))
-    if typed & {"name", "learner.name"}:
-        learners.OUTSIDE.give(name)
     kind = learners.config_class(name)
-    if typed & {"backbone", "learner.backbone"}:
-        BACKBONES.give(str(given["learner.backbone"]))
     _point_out_section(kind, given)
     _check_applies(name, stream_settings)
     boundaries = stream_settings.boundaries != "hidden"

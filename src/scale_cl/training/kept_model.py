@@ -243,16 +243,12 @@ def _lesson(kept: KeptModel, stream: str, assignments: list[str]) -> Config:
     before = streams_learnt(saved.config)
     stays = {k: v for k, v in as_dict(before[-1]).items() if k not in ("name", "tasks", "class_order", "part")}
     stays["scenario"] = _scenario(stream, model)
-    options = {
-        "learner.name": model.learner,
-        **{f"learner.{name}": value for name, value in model.settings.items()},
-        **{f"stream.{name}": value for name, value in stays.items()},
-        **{f"run.{name}": value for name, value in saved.config.get("run", {}).items()},
-        "run.keep_state": True,
+    recorded = {
+        "learner": {"name": model.learner, **model.settings},
+        "stream": stays,
+        "run": {**saved.config.get("run", {}), "keep_state": True},
     }
-    options = {name: value for name, value in options.items() if name not in names}
-    made = resolve(stream=stream, options=options, assignments=assignments, preset=None)
-    return replace(made, before=before)
+    return replace(resolve(stream=stream, recorded=recorded, assignments=assignments), before=before)
 
 
 def _scenario(stream: str, model: Model) -> str:

@@ -1,9 +1,9 @@
 """Whether a run will fit, said before it begins: stream, memories and models against what the device has free.
 
-What one learner takes is counted, not allocated. Parameters come from the learner itself, built of tensors that have a
-shape and no memory, with all the tasks it will see. The rest is counted from shapes: the memory's rows, copies of the
-parameters that a method holds, and the values that a forward keeps for its backward. It is an estimate from above;
-tests hold it against what learners really take.
+What one learner takes is counted, not allocated. What it declares comes from the learner itself, built of tensors that
+have a shape and no memory, with all the tasks it will see: networks, memories, teachers, tensors. The rest is counted
+from shapes: the memories' rows, copies that the guard holds, and the values that a forward keeps for its backward.
+It is an estimate from above; tests hold it against what learners really take.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from scale_cl.engine import Compute, LearnerConfig, TaskPart, TaskShape
 from scale_cl.engine.weightless import Weightless
-from scale_cl.errors import ConfigError
+from scale_cl.errors import FAILURES, ConfigError
 from scale_cl.learners import Learner, registry
 from scale_cl.memory import first_tasks
 from scale_cl.memory.ragged_rows import FIRST_ROOM
@@ -47,7 +48,7 @@ def needed(
     """Bytes that a run of so many learners at once takes, beyond what it has taken already, by purpose.
 
     Learners that run `apart` have a process and a copy of the stream each. Without `whole`, only what is there for
-    certain and needs no model to be known: stream, tasks and the memory's samples.
+    certain and needs no model to be known: stream, tasks and the samples of a memory that the setting `memory` sizes.
     """
     arrays, data = stream.arrays, sum(source.nbytes for source in stream.sources())
     sample = math.prod(arrays.x_train.shape[1:]) * arrays.x_train.dtype.itemsize
@@ -60,7 +61,7 @@ def needed(
         "processes": learners * _PROCESS if apart else 0,
         "stream": data if on_gpu else learners * data if apart else 0,
         "tasks": learners * at_once,
-        "memory": learners * memory_bytes(config.learner, work),
+        "memory": learners * memory_bytes(_setting_of_memory(config.learner), work),
     }
     if not whole:
         return parts
@@ -99,7 +100,7 @@ def check_fits(
     if sum(parts.values()) <= free:  # else the model need not be looked at, nor could it be built around such a memory
         try:
             parts = needed(config, stream, on_gpu=on_gpu, learners=learners, apart=apart)
-        except Exception as error:  # a guard that cannot count is no reason for a run to fail
+        except FAILURES as error:  # a guard that cannot count is no reason for a run to fail
             _log.debug("the size of %s is not known: %s", config.learner_name, error)
     total = sum(parts.values())
     if total <= free:
@@ -120,13 +121,14 @@ def _advice(config: Config, parts: dict[str, int], *, on_gpu: bool, learners: in
     most = _by_size(parts)[0][0]
     own = config.stream.own_data is not None
     smaller = "smaller images (stream.size)" if own else "another backbone (learner.backbone)"
+    slots = "fewer memory slots" + (" (learner.memory)" if hasattr(config.learner, "memory") else "")
     first = {
-        "memory": "fewer memory slots (learner.memory)",
+        "memory": slots,
         "step": "smaller batches (run.batch_size)",
         "evaluation": smaller,
         "model": smaller,
         "copies": "fewer tasks (stream.tasks)",
-        "checkpoint": "fewer memory slots (learner.memory)" if parts["memory"] else "fewer tasks (stream.tasks)",
+        "checkpoint": slots if parts["memory"] else "fewer tasks (stream.tasks)",
     }.get(most, "")
     if most == "step" and hasattr(config.learner, "replay"):
         first = "smaller batches (run.batch_size, learner.replay)"
@@ -155,7 +157,7 @@ class Footprint:
 
     memory: int  # samples with labels and stored logits
     model: int  # parameters and running statistics of all networks
-    copies: int  # of parameters: the last good ones, a weight average, momentum, gradients of earlier tasks
+    copies: int  # of parameters: the last good ones, a weight average, teachers; and other tensors that a method keeps
     step: int  # gradients and activations of the largest training batch
     evaluation: int  # activations of the largest batch that is predicted
     checkpoint: int  # the state taken out and made a file's content
@@ -176,50 +178,70 @@ class Work:
 def footprint(name: str, config: LearnerConfig, work: Work) -> Footprint:
     """What the learner called `name` takes; nothing of size is allocated."""
     built = _built(name, config, work.spec, work.classes)
-    memory = memory_bytes(config, work, built.logits)
-    guarded = 2 if work.on_gpu else 1  # copies of all that is learned, which the divergence guard holds
+    memory = sum(memory_bytes(declared, work) for declared in built.memories)
+    guarded = 2 if work.on_gpu else 1  # copies of all that a step changes, which the divergence guard holds
     grows = built.grows or len(work.classes) > _FIRST_CAPACITY
-    copies = guarded * built.learned * (2 if grows else 1)  # as tensors grow, the new ones beside the old
     average = built.base * (config.weight_average > 0)
-    copies += (average + built.states) * (1 + guarded)  # themselves, and the guard's copies
-    stored = len(work.classes) * int(getattr(config, "memory", 0))
+    kept = average + built.kept
+    copies = guarded * built.learned * (2 if grows else 1)  # as tensors grow, the new ones beside the old
+    copies += kept + guarded * (average + built.changing)
+    stored = sum(_slots(declared, work) for declared in built.memories)
     size = registry.entry(name).kind.step_size(config, work.batch, stored, len(work.classes))
     step = size.copies * built.base + built.others
-    kept = size.samples * _sample(built, work, _KEPT_MAPS * sum(built.maps), 3)  # until its backward is done
+    graph = size.samples * _sample(built, work, _KEPT_MAPS * sum(built.maps), 3)  # until its backward is done
     prepared = size.sets * size.samples * math.prod(work.spec.shape) * (2 * _FLOAT + 1)
-    hashed = size.sets * _rows(config, work) * 3 * _INT
+    hashed = size.sets * sum(_rows(declared, work) for declared in built.memories) * 3 * _INT
     return Footprint(
         memory=memory,
         model=built.learned,
         copies=copies,
-        step=step + kept + prepared + hashed,
+        step=step + graph + prepared + hashed,
         evaluation=min(CHUNK, work.tested) * _sample(built, work, _PASSING_MAPS * max(built.maps, default=0), 2),
-        checkpoint=(built.learned + memory) * (1 if work.on_gpu else 3),
+        checkpoint=(built.learned + kept + memory) * (1 if work.on_gpu else 3),
     )
 
 
-def memory_bytes(config: LearnerConfig, work: Work, kinds: Sequence[str] = ()) -> int:
-    """Bytes of the episodic memory with all tasks in it, as it is allocated, with these kinds of logits."""
-    slots, tasks = int(getattr(config, "memory", 0)), len(work.classes)
+@dataclass(frozen=True)
+class DeclaredMemory:
+    """An episodic memory that a method declares."""
+
+    slots: int
+    budget: str  # what the slots are counted by: task, class or total
+    logits: tuple[str, ...] = ()  # kinds that are stored with samples
+
+
+def memory_bytes(declared: DeclaredMemory, work: Work) -> int:
+    """Bytes of an episodic memory with all tasks in it, as it is allocated."""
+    slots, tasks = declared.slots, len(work.classes)
     if slots == 0:
         return 0
-    rows = _rows(config, work)
+    rows = _rows(declared, work)
     over_classes = 2 * max(FIRST_ROOM, rows // tasks * sum(work.classes)) * _FLOAT  # in a tensor that doubles
     over_tasks = max(FIRST_ROOM, slots * (tasks + 2) ** 2) * _FLOAT
-    logits = sum(over_tasks if kind == "task" else over_classes for kind in kinds)
+    logits = sum(over_tasks if kind == "task" else over_classes for kind in declared.logits)
     grown = 1.5 if rows > slots * first_tasks(slots, _sample_bytes(work.spec)) else 1  # the old beside the new
     return int(rows * grown * (_sample_bytes(work.spec) + _ROW)) + logits
 
 
-def _rows(config: LearnerConfig, work: Work) -> int:
-    slots, budget = int(getattr(config, "memory", 0)), getattr(config, "memory_budget", "task")
-    if budget == "total":
-        return slots
-    blocks, needed = first_tasks(slots, _sample_bytes(work.spec)), len(work.classes)
-    needed = sum(work.classes) if budget == "class" else needed
-    while blocks < needed:
-        blocks *= 2
-    return blocks * slots
+def _setting_of_memory(config: LearnerConfig) -> DeclaredMemory:
+    """The memory that most methods with these settings will declare; without such a setting, none."""
+    return DeclaredMemory(int(getattr(config, "memory", 0)), getattr(config, "memory_budget", "task"))
+
+
+def _slots(declared: DeclaredMemory, work: Work) -> int:
+    """Samples that a memory can hold when all tasks are done."""
+    counted = {"task": len(work.classes), "class": sum(work.classes), "total": 1}
+    return declared.slots * counted[declared.budget]
+
+
+def _rows(declared: DeclaredMemory, work: Work) -> int:
+    """Rows that are allocated for them: a number that doubles."""
+    if declared.budget == "total" or declared.slots == 0:
+        return declared.slots
+    rows = declared.slots * first_tasks(declared.slots, _sample_bytes(work.spec))
+    while rows < _slots(declared, work):
+        rows *= 2
+    return rows
 
 
 def _sample_bytes(spec: InputSpec) -> int:
@@ -234,9 +256,10 @@ class _Built:
     base: int  # trunk and heads
     others: int  # gradients of all other networks
     learned: int  # all networks, running statistics included
-    states: int  # tensors of the weights' shapes that change in every step
+    kept: int  # what is declared beside networks: teachers, tensors of the weights' shapes and others
+    changing: int  # those of these tensors that change in every step
     grows: bool  # whether large tensors are made anew as tasks arrive
-    logits: tuple[str, ...]  # kinds that are stored with samples
+    memories: tuple[DeclaredMemory, ...]
     hidden: tuple[int, ...]  # units of each layer of an MLP
     film: bool
     maps: tuple[int, ...]  # values of each convolution's output for one sample
@@ -254,7 +277,8 @@ def _built(name: str, config: LearnerConfig, spec: InputSpec, classes: tuple[int
     def grown(field: str) -> int:
         return int(getattr(half, field) + times * (getattr(few, field) - getattr(half, field)))
 
-    return replace(few, base=grown("base"), others=grown("others"), learned=grown("learned"), states=grown("states"))
+    sizes: dict[str, Any] = {field: grown(field) for field in ("base", "others", "learned", "kept", "changing")}
+    return replace(few, **sizes)
 
 
 def weightless_learner(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> Learner:
@@ -272,8 +296,7 @@ def weightless_learner(name: str, config: LearnerConfig, spec: InputSpec, classe
 
 
 def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequence[int]) -> _Built:
-    small = {"memory": min(2, config.memory)} if hasattr(config, "memory") else {}  # rows are counted apart
-    learner = weightless_learner(name, replace(config, **small), spec, classes)
+    learner = weightless_learner(name, config, spec, classes)
     owned = learner.engine.owned
     net, backbone = learner.net, learner.engine.backbone
     base, generator = net.base_parameters(), net.generator_parameters()
@@ -282,16 +305,18 @@ def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequ
     if maps:  # convolutions of a module per task: rows of weights, each of a stride of 2
         biases = [p for p in private if p.dim() == 2][:-1]
         maps += tuple(b.shape[1] * math.prod(-(-s // 2**i) for s in spec.shape[1:]) for i, b in enumerate(biases, 1))
-    learned = sum(t.nbytes for t in owned.module_tensors())
+    teacher = sum(t.nbytes for t in (*net.parameters(), *net.buffers()))
+    tensors = [*owned.tensors.values(), *((t, s.changes) for s in owned.states.values() for t in s.tensors)]
     return _Built(
         base=sum(p.nbytes for p in base.values()),
         others=sum(p.nbytes for p in generator.values())
         + sum(p[0].nbytes for p in private)
         + sum(p.nbytes for module in owned.modules()[1:] for p in module.parameters()),
-        learned=learned,
-        states=sum(t.nbytes for state in owned.states.values() for t in state.tensors),
+        learned=sum(t.nbytes for t in owned.module_tensors()),
+        kept=len(owned.teachers) * teacher + sum(t.nbytes for t, _ in tensors),
+        changing=sum(t.nbytes for t, changes in tensors if changes == "step"),
         grows=bool(private) or bool(owned.task_modules),
-        logits=tuple(kind for memory in owned.memories.values() for kind in memory.logits),
+        memories=tuple(DeclaredMemory(m.slots, m.budget, tuple(m.logits)) for m in owned.memories.values()),
         hidden=() if maps else backbone.film_widths,
         film=net.generator is not None,
         maps=maps,

@@ -38,7 +38,9 @@ def learnt(finder: BoundaryFinder, stream: Stream) -> None:
             finder.observe(x[rows], y[rows])
 
 
-@pytest.mark.parametrize(("name", "signal", "samples"), [("er", "loss", 800), ("ctn", "features", 200)])
+@pytest.mark.parametrize(
+    ("name", "signal", "samples"), [("er", "loss", 800), ("ctn", "features", 200), ("independent", "loss", 800)]
+)
 def test_permuted_digits_are_told_apart(name: str, signal: str, samples: int) -> None:
     stream = hidden(train=samples)
     learner = make(name, stream)

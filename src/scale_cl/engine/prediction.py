@@ -86,11 +86,12 @@ class Predictor(Caller):
         """Scores [B, classes], in evaluation mode; the state stays as it is. Any thread may ask while another trains.
 
         With a task: of the task's classes. Without: of all classes learnt, in order of arrival; in the scenario `task`,
-        where each task has classes of its own, those of the first task come first.
+        where each task has classes of its own, those of the first task come first. A class that several tasks have, as
+        in the scenario `domain`, has one score, whether or not each task has a head of its own.
         """
         if task is None and self.task_matters and len(self.numbers) > 1:
             joint = self.joint_scores(x)  # [B, T, C]
-            if self.net.heads.shared:
+            if self.spec.scenario != "task" and not self.translates:
                 return joint.logsumexp(1)
             owners = self.labels.owners or [k for k, n in enumerate(self.classes) for _ in range(n)]
             places = [owners[:label].count(owner) for label, owner in enumerate(owners)]

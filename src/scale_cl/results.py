@@ -217,12 +217,16 @@ class RunResult:
         }
 
     def line(self) -> str:
-        """The closing line: `scale on pmnist: ACC 80.6 ± 0.4  FM 2.5 ± 0.3  LA 81.2 (5 seeds, 61 s)`."""
-        count = len(self.seeds)
+        """The closing line: `scale on pmnist: ACC 80.6 ± 0.4  FM 2.5 ± 0.3  LA 81.2 (5 seeds, 61 s)`.
+
+        Prequential accuracy follows LA if it was measured.
+        """
+        count, before = len(self.seeds), self.values("prequential_acc")
+        prequential = "" if before[0] is None else f"  prequential {percent(before)}"
         la_mean, _ = metrics.mean_and_deviation(self.values("la"))
         return (
             f"{self.learner} on {self.stream}: ACC {percent(self.values('acc'))}  FM {percent(self.values('fm'))}  "
-            f"LA {percent([la_mean])} ({count} seed{'s' if count > 1 else ''}, {self.seconds_wall:.0f} s)"
+            f"LA {percent([la_mean])}{prequential} ({count} seed{'s' if count > 1 else ''}, {self.seconds_wall:.0f} s)"
         )
 
     def boundaries_line(self) -> str:

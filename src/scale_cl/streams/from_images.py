@@ -39,8 +39,8 @@ def _reporting(path: Path) -> Iterator[None]:
 
 
 def _check_choices(share: float, channels: int) -> None:
-    if not 0 < share < 1:
-        raise StreamError(f"held_out is {share}; it must be between 0 and 1")
+    if not 0 <= share < 1:
+        raise StreamError(f"held_out is {share}; it must be at least 0 and below 1")
     if channels not in (1, 3):
         raise StreamError(f"channels is {channels}; it must be 1 or 3")
 
@@ -132,7 +132,7 @@ def from_folder(
             head for all classes, numbered in the order in which tasks bring them.
         size: height and width to resize images to; by default all images must have the size of the first.
         channels: 3 for colour, 1 for grey.
-        held_out: fraction of each class that is held out for testing if a task has no test folder.
+        held_out: fraction of each class that is held out for testing if a task has no test folder; 0: there is no test.
         shuffle: False: samples arrive in the order of class names and file names.
         seed: decides the order of arrival and which samples are held out.
         name: name of the stream; by default that of the folder.

@@ -234,6 +234,8 @@ def accuracies(learner: Learner, stream: Stream, tasks: int | Sequence[int]) -> 
     """
     numbers = range(tasks) if isinstance(tasks, int) else tasks
     tested = [_hits(learner, stream, task) for task in numbers]
+    if not tested:
+        return []
     right = torch.stack([hits for hits, _ in tested])
     return [100 * int(n) / size for n, (_, size) in zip(right.tolist(), tested, strict=True)]
 

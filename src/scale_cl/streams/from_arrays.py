@@ -79,8 +79,12 @@ def from_labels(
     seed: int = 0,
     name: str,
     files: str = "",
+    unread: Sequence[int] | None = None,
 ) -> Stream:
-    """A stream from training and test inputs of all tasks, in order, and the training and test labels of each task."""
+    """A stream from training and test inputs of all tasks, in order, and the training and test labels of each task.
+
+    `unread` counts the training samples of each task that were left out because they could not be read.
+    """
     if scenario not in get_args(Scenario):
         raise StreamError(f"scenario is {scenario!r}; it must be 'task', 'domain' or 'class'")
     check_samples(names, [(len(train), len(test)) for train, test in labels])
@@ -93,7 +97,7 @@ def from_labels(
         tested = np.arange(test_start, test_start + len(test))
         head = heads.names if scenario == "domain" else heads.of(train)
         arriving = shuffled(rows, seed, k, window) if shuffle else as_rows(rows)
-        made.append(Task(names[k], head, arriving, as_rows(tested)))
+        made.append(Task(names[k], head, arriving, as_rows(tested), unread=0 if unread is None else unread[k]))
         train_start, test_start = train_start + len(train), test_start + len(test)
     return assemble(name, scenario, seed, arrays, made)
 

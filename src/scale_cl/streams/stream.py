@@ -53,6 +53,7 @@ class Task:
     test: Tensor  # [m] int64
     permutation: Tensor | None = None  # [F] int64: pixel i of the task is pixel permutation[i] of the image
     origin: Tensor | None = None  # [n] int64: number of the task of each training sample; None: all are of this task
+    unread: int = 0  # training samples that were left out when the stream was made, because they could not be read
 
     @property
     def info(self) -> TaskInfo:
@@ -173,7 +174,7 @@ class Stream:
         if self.boundaries == "hidden" and self.scenario == "task":
             raise StreamError(
                 f"hidden boundaries leave open which head a sample of {self.name} is for: "
-                "scenario class or domain has one head for all tasks"
+                f"scenario {self.one_head_scenario} has one head for all tasks"
             )
 
     @property
@@ -186,6 +187,11 @@ class Stream:
     def device(self) -> torch.device:
         """The device of the data."""
         return self.arrays.device
+
+    @property
+    def one_head_scenario(self) -> Scenario:
+        """The scenario in which these tasks would have one head: `domain` if they have the same classes."""
+        return "domain" if len({task.classes for task in self.tasks}) == 1 else "class"
 
     @property
     def has_tests(self) -> bool:

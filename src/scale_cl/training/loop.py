@@ -162,6 +162,7 @@ def train_many(
             evaluations=tuple(run.evaluations),
             predictions=tuple(run.predictions),
             boundaries=_boundaries(run, batches),
+            skipped_samples=run.skipped + sum(task.unread for task in run.stream.tasks),
             streams=stream_tasks(run.stream),
         )
         for number, (run, own) in enumerate(zip(runs, configs, strict=True))
@@ -347,7 +348,7 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
         if stream.boundaries == "detect" and stream.scenario == "task":
             raise StreamError(
                 f"boundaries of {stream.name} cannot be found: the tasks use the same labels for different classes; "
-                "take scenario class or domain"
+                f"take scenario {stream.one_head_scenario}"
             )
         if stream.boundaries == "detect" and (learner.order != "tasks" or learner.epochs > 1):
             raise ConfigError(f"boundaries are found in a single pass over the stream; {learner.name} makes several")

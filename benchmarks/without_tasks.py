@@ -22,6 +22,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from scale_cl import ContinualClassifier
 from scale_cl.learners import registry
 from scale_cl.settings import field_names
+from scale_cl.training.machine import describe
 
 LEARNERS = ("finetune", "er", "er-ace", "mir", "derpp", "scale", "scale-ema", "icarl", "slda")
 SLOTS = 200
@@ -65,7 +66,8 @@ def main() -> None:
         beside = f", nearest stored sample {statistics.fmean(near):.1f}" if near else ""
         print(f"{learner:10} mean {statistics.fmean(own):.1f}  worst {min(own):.1f}{beside}", flush=True)
     command = f"python benchmarks/without_tasks.py --seeds {given.seeds} --out {given.out.as_posix()}"
-    given.out.write_text(json.dumps({"command": command, "rows": found}, indent=1) + "\n", encoding="utf-8")
+    environment = describe(torch.device("cpu"), 1) | {"command": command}
+    given.out.write_text(json.dumps({"environment": environment, "rows": found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every row of docs/results.md says what the result file beside it holds."""
+"""Every row of docs/results.md, and of the tables about scenarios and boundaries, says what its result file holds."""
 
 import json
 import re
@@ -87,3 +87,54 @@ def test_the_table_of_found_boundaries_says_what_its_file_holds() -> None:
         values = [f"{fmean(row['told']):.1f}", f"{fmean(row['found']):.1f}", f"{round(worst, 1) + 0.0:.1f}"]
         values += [f"{fmean(row[name]):.2f}" for name in ("recall", "precision")]
         assert [cell.strip() for cell in cells.split("|")] == values
+
+
+# ---- docs/scenarios.md -----------------------------------------------------------------------------------------------
+NAMED = {name.lower(): measure for measure, name in results.MEASURE_NAMES.items()}
+
+
+def table_after(words: str) -> list[dict[str, str]]:
+    """The rows of the first table after these words in docs/scenarios.md; the learner is what stands in backticks."""
+    text = (ROOT / "docs/scenarios.md").read_text().partition(words)[2]
+    lines = [line.strip("|").split("|") for line in re.findall(r"(?:^\|.*\|$\n)+", text, re.MULTILINE)[0].splitlines()]
+    head, _, *rows = [[cell.strip() for cell in line] for line in lines]
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    return [row | {"learner": row["learner"].split("`")[1]} for row in found]
+
+
+CLASS_ROWS = [
+    (prefix, row)
+    for prefix, words in (
+        ("scifar100", "**Split CIFAR-100, class-incr"),
+        ("split-digits", "**split-digits, class-incr"),
+    )
+    for row in table_after(words)
+]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "row"), CLASS_ROWS, ids=[f"{prefix}-{row['learner']}" for prefix, row in CLASS_ROWS]
+)
+def test_a_class_incremental_row_agrees_with_its_file(prefix: str, row: dict[str, str]) -> None:
+    result = results.read(ROOT / f"results/class/{prefix}-{row['learner']}/result.json")
+    assert (result.learner, len(result.seeds)) == (row["learner"], 5)
+    assert row["ACC"] == results.percent(result.values("acc"))
+    for column in row.keys() - {"learner", "ACC", "seconds"}:
+        mean, _ = metrics.mean_and_deviation(result.values(NAMED[column.lower()]))
+        assert row[column] == results.percent([mean]), column
+    if row.get("seconds", "-") != "-":
+        assert row["seconds"] == f"{sum(seed.seconds_train for seed in result.seeds):.0f}"
+
+
+def test_the_table_of_digits_without_tasks_says_what_its_file_holds() -> None:
+    found = json.loads((ROOT / "results/class/digits-without-tasks.json").read_text())["rows"]
+    written = {
+        row["learner"]: [
+            f"{fmean(row['accuracies']):.1f}",
+            f"{min(row['accuracies']):.1f}",
+            f"{fmean(row['nearest_stored']):.1f}" if row["nearest_stored"] else "-",
+        ]
+        for row in found
+    }
+    table = {learner: cells for learner, *cells in map(dict.values, table_after("**Digits without tasks**"))}
+    assert table == written

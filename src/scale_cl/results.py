@@ -4,7 +4,7 @@ Everything but `seconds_*` and `environment` is a function of the config and the
 
 Schema 2 adds `preset`, `scenario`, `after` and `streams`; in results of schema 1, which are read, the first three are
 None. Runs with evaluations within tasks have `anytime`, and those with predictions before learning `prequential`, each
-with the measures that are computed from them.
+with the measures that are computed from them. `skipped_samples` is there if samples could not be read.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class SeedResult:
     evaluations: tuple[Evaluation, ...] = ()  # within tasks and at their ends, in order, if asked for
     predictions: tuple[Predictions, ...] = ()  # of batches before they were learnt, if asked for
     boundaries: FoundBoundaries | None = None  # of a stream whose boundaries were to be found
+    skipped_samples: int = 0  # training samples that could not be read and were left out, as asked (on_error=skip)
 
     def __post_init__(self) -> None:
         """By default, all tasks are those of the one stream."""
@@ -213,16 +214,21 @@ class RunResult:
             "matrix": [s.matrix for s in self.seeds],
             **{key: [one.get(key) for one in measured] for key in measured[0]},
             **_listed(s.boundaries for s in self.seeds),
+            **_unless_zero([s.skipped_samples for s in self.seeds]),
             "environment": self.environment,
         }
 
     def line(self) -> str:
-        """The closing line: `scale on pmnist: ACC 80.6 ± 0.4  FM 2.5 ± 0.3  LA 81.2 (5 seeds, 61 s)`."""
-        count = len(self.seeds)
+        """The closing line: `scale on pmnist: ACC 80.6 ± 0.4  FM 2.5 ± 0.3  LA 81.2 (5 seeds, 61 s)`.
+
+        Prequential accuracy follows LA if it was measured.
+        """
+        count, before = len(self.seeds), self.values("prequential_acc")
+        prequential = "" if before[0] is None else f"  prequential {percent(before)}"
         la_mean, _ = metrics.mean_and_deviation(self.values("la"))
         return (
             f"{self.learner} on {self.stream}: ACC {percent(self.values('acc'))}  FM {percent(self.values('fm'))}  "
-            f"LA {percent([la_mean])} ({count} seed{'s' if count > 1 else ''}, {self.seconds_wall:.0f} s)"
+            f"LA {percent([la_mean])}{prequential} ({count} seed{'s' if count > 1 else ''}, {self.seconds_wall:.0f} s)"
         )
 
     def boundaries_line(self) -> str:
@@ -275,6 +281,7 @@ def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any
         "matrix": seed.matrix,
         **measured_as_dict(seed.evaluations, seed.predictions),
         **({} if seed.boundaries is None else {"boundaries": seed.boundaries.as_dict()}),
+        **_unless_zero(seed.skipped_samples),
         "environment": environment,
     }
 
@@ -283,6 +290,11 @@ def _listed(boundaries: Iterable[FoundBoundaries | None]) -> dict[str, Any]:
     """The entry of a run about boundaries, if they were to be found."""
     found = [None if of_seed is None else of_seed.as_dict() for of_seed in boundaries]
     return {"boundaries": found} if any(found) else {}
+
+
+def _unless_zero(skipped: int | list[int]) -> dict[str, Any]:
+    """The entry about samples that could not be read, of a seed or of all, if there were any."""
+    return {"skipped_samples": skipped} if (any(skipped) if isinstance(skipped, list) else skipped) else {}
 
 
 def _head(kind: str, seed: SeedResult) -> dict[str, Any]:
@@ -307,7 +319,8 @@ def read(path: Path) -> RunResult:
     with reporting_damage(path, ResultError):
         count = len(content["seeds"])
         columns: tuple[str, ...] = ("seeds", "tasks", "matrix", "seconds_train", "seconds_eval", *MEASURES)
-        columns += tuple(key for key in ("anytime", "prequential", *OPTIONAL_MEASURES) if key in content)
+        optional = ("anytime", "prequential", "skipped_samples", *OPTIONAL_MEASURES)
+        columns += tuple(key for key in optional if key in content)
         if any(not isinstance(content[c], list) or len(content[c]) != count for c in columns):
             raise ValueError(f"{', '.join(columns)} are not lists of the same length")
         columns += ("boundaries",) if "boundaries" in content else ()
@@ -398,7 +411,10 @@ def _since_schema_2(row: dict[str, Any], tasks: int) -> dict[str, Any]:
         raise ValueError(f"streams have {sum(part.tasks for part in streams)} tasks, but the result has {tasks}")
     texts = {key: None if row[key] is None else typed(row, key, str) for key in ("preset", "scenario", "after")}
     found = None if row.get("boundaries") is None else FoundBoundaries.from_dict(row["boundaries"])
-    return {**texts, "streams": streams, "boundaries": found}
+    skipped = typed({"skipped_samples": 0, **row}, "skipped_samples", int)
+    if skipped < 0:
+        raise ValueError(f"skipped_samples is {skipped}; it must be at least 0")
+    return {**texts, "streams": streams, "boundaries": found, "skipped_samples": skipped}
 
 
 def _agree(stored: object, computed: float | None) -> bool:

@@ -1,4 +1,7 @@
-"""300,000 images that are read as they come: memory stays low and flat over a full pass."""
+"""Images that are read as they come, by the benchmark's own figures, on a machine that does nothing else.
+
+300,000 images pass quickly, and memory stays low and flat; steps are as quick as from memory, or nearly.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from benchmarks.large_stream import full_pass, make_images, step_rates
 
 
 @pytest.mark.soak
-def test_a_pass_over_more_images_than_memory_should_hold_takes_little_of_it(tmp_path: Path) -> None:
+def test_a_pass_over_more_images_than_memory_should_hold_is_quick_and_takes_little_of_it(tmp_path: Path) -> None:
     make_images(tmp_path, 300_000)
     found = full_pass(tmp_path)
     print(found)
@@ -18,11 +21,13 @@ def test_a_pass_over_more_images_than_memory_should_hold_takes_little_of_it(tmp_
     assert found["images"] == 300_000
     assert memory["most_resident"] < 1500
     assert memory["quarters_shared_once"][3] < 1.1 * memory["quarters_shared_once"][1]
+    assert found["images_per_second"] >= 1500
 
 
 @pytest.mark.soak
-def test_steps_from_disk_and_from_memory_are_timed(tmp_path: Path) -> None:
-    make_images(tmp_path, 18_000)
-    found = step_rates(tmp_path, "cpu", 50)
+def test_steps_from_disk_keep_at_least_four_fifths_of_the_rate_of_steps_from_memory(tmp_path: Path) -> None:
+    make_images(tmp_path, 72_000)
+    found = step_rates(tmp_path, "cpu", 500)
     print(found)
-    assert found["memory"] > 0 < found["disk"]
+    assert found["steps"] == 500
+    assert found["share"] >= 0.8

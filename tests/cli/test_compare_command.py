@@ -59,7 +59,7 @@ def test_nothing_to_compare_is_an_error(command: Callable[..., Any]) -> None:
     assert finished.err.startswith("scale-cl: error: nowhere does not exist")
 
 
-def test_runs_on_images_of_ones_own_are_compared_and_reported(command: Callable[..., Any]) -> None:
+def test_runs_on_images_of_ones_own_are_compared_and_reported_tested_or_not(command: Callable[..., Any]) -> None:
     for task in ("day", "night"):
         for label, rows in (("low", slice(4, 8)), ("high", slice(0, 4))):
             for i in range(12):
@@ -71,10 +71,20 @@ def test_runs_on_images_of_ones_own_are_compared_and_reported(command: Callable[
     for learner in ("er", "finetune"):
         options = ("--set", "stream.channels=1", "-q", "--out", f"runs/{learner}")
         assert command("run", "--stream", "folder:pictures", "--learner", learner, *options).code == 0
+    untested = ("run", "--stream", "folder:pictures", "--set", "stream.channels=1", "--set", "stream.held_out=0")
+    refused = command(*untested, "--out", "runs/untested")
+    assert (refused.code, Path("runs/untested").exists()) == (2, False)
+    assert "pictures has no test samples" in refused.err.splitlines()[-1]
+    judged = command(*untested, "--set", "run.prequential=true", "--out", "runs/untested")
+    assert judged.code == 0, judged.err
+    assert "task 2/2: " in judged.err
+    assert "ACC -  FM -  LA -  prequential " in judged.out
     compared = command("compare", "runs")
     assert compared.code == 0, compared.err
     assert "pictures" in compared.out
     assert compared.err == ""
+    tested, without = compared.out.split("held_out=0.0")
+    assert ("Prequential" in tested, "Prequential" in without) == (False, True)
     reported = command("report", "runs")
     assert reported.code == 0, reported.err
-    assert "pictures" in Path("runs/tables.md").read_text()
+    assert "| Learner | Seeds | Prequential ↑ |" in Path("runs/tables.md").read_text()

@@ -12,7 +12,7 @@ from scale_cl.errors import InputError, UnknownTaskError
 from scale_cl.learners import Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.sameness import differences
-from tests.learners.tiny import SPLIT, batch
+from tests.learners.tiny import DOMAIN, SPLIT, batch, quick
 
 CLASS = replace(SPLIT, scenario="class")
 UNBOUNDED = replace(CLASS, boundaries=False)
@@ -51,6 +51,26 @@ def test_classes_of_all_tasks_are_predicted_without_a_task(name: str) -> None:
     assert scores.shape == (7, 5)
     assert bool(torch.isfinite(scores).all())
     assert torch.equal(scores, learner.predict(x))  # the state stays as it is
+
+
+@pytest.mark.parametrize("name", ["er", "acl", "bocl", "den", "independent", "learn-to-grow", "pnn"])
+def test_a_class_that_all_tasks_have_is_predicted_without_a_task(name: str) -> None:
+    """Dark and light samples, under a black and then a white bar: one column per class, whoever has heads per task."""
+    learner = make(name, DOMAIN, **quick(name) | {"lr": 0.1})
+    tasks = []
+    for number, task in enumerate("ab"):
+        learner.begin_task(TaskInfo(task, 2))
+        for step in range(20):
+            x, y = batch(DOMAIN, 8, 2, seed=step)
+            x = x // 8 + 200 * y.to(torch.uint8)[:, None, None, None]
+            x[:, 0, 0] = 255 * number
+            learner.observe(x, y)
+            tasks.append((x, y))
+        learner.end_task()
+    x, y = (torch.cat(part) for part in zip(*tasks, strict=True))
+    scores = learner.predict(x)
+    assert scores.shape == (len(x), 2)
+    assert float((scores.argmax(1) == y).float().mean()) > 0.9
 
 
 def test_heads_per_task_learn_what_they_learn_in_the_task_scenario() -> None:

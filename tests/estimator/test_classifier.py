@@ -33,6 +33,19 @@ def test_every_learner_of_the_catalog_learns_a_task(name: str) -> None:
     assert model.score(x, y) > 0.9
 
 
+def test_a_label_that_was_never_learnt_counts_as_wrong_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = blobs(FIRST)
+    model = ContinualClassifier("er").partial_fit(x, y)
+    known = model.score(x, y)
+    assert not caplog.records
+    assert model.score(np.concatenate([x, x]), np.concatenate([y, np.full(len(y), "stranger")])) == known / 2
+    (record,) = caplog.records
+    assert (record.name, record.getMessage()) == (
+        "scale_cl",
+        "scale-cl: warning: never learnt: 'stranger'; samples with such labels count as wrong",
+    )
+
+
 def test_tasks_and_labels_have_any_name_and_are_not_forgotten() -> None:
     model = two_tasks(ScaleClassifier())
     assert model.tasks_ == ["animals", "trees"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scale_cl import metrics, results
+from scale_cl import metrics, results, streams
 from scale_cl.errors import CheckpointError, ConfigError, StreamError
 from scale_cl.learners import Learner, registry
 from scale_cl.learners.boundaries import BoundaryFinder, Detection
@@ -38,7 +38,9 @@ def learnt(finder: BoundaryFinder, stream: Stream) -> None:
             finder.observe(x[rows], y[rows])
 
 
-@pytest.mark.parametrize(("name", "signal", "samples"), [("er", "loss", 800), ("ctn", "features", 200)])
+@pytest.mark.parametrize(
+    ("name", "signal", "samples"), [("er", "loss", 800), ("ctn", "features", 200), ("independent", "loss", 800)]
+)
 def test_permuted_digits_are_told_apart(name: str, signal: str, samples: int) -> None:
     stream = hidden(train=samples)
     learner = make(name, stream)
@@ -121,8 +123,10 @@ def test_recall_and_precision_count_the_first_batches_of_a_task() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     stream = replace(colours(), boundaries="detect")
-    with pytest.raises(StreamError, match="the same labels for different classes"):
-        train(make("er", stream), stream)
+    digits = streams.load("split-digits", boundaries="detect")
+    for hopeless, scenario in ((stream, "domain"), (digits, "class")):
+        with pytest.raises(StreamError, match=f"the same labels for different classes; take scenario {scenario}$"):
+            train(make("er", hopeless), hopeless)
     with pytest.raises(ConfigError, match="single pass"):
         train(make("joint", hidden()), hidden())
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from scale_cl.errors import ConfigError
+from scale_cl.engine import STREAM
+from scale_cl.errors import ConfigError, DivergenceError
 from scale_cl.learners import registry
 from scale_cl.learners.er_ace import ErAce, ErAceConfig
 from scale_cl.learners.gdumb import Gdumb, GdumbConfig
@@ -16,9 +18,11 @@ from scale_cl.learners.scr import contrastive_loss
 from scale_cl.learners.slda import Slda
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
+from tests.learners.sameness import differences
 from tests.learners.tiny import DOMAIN, batch
 
 CLASS = InputSpec((1, 5, 5), 255.0, "class")
+UNBOUNDED = replace(CLASS, boundaries=False)
 
 
 class PlainErAce(PlainReplay):
@@ -95,12 +99,34 @@ def test_gdumb_trains_a_new_network_on_its_memory_alone() -> None:
         torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_without_boundaries_gdumb_trains_for_a_prediction_as_at_the_end_of_a_task() -> None:
+    config = GdumbConfig(memory=12, passes=3, weight_average=0.5)
+    told, asked, seldom = (Gdumb(spec, config) for spec in (CLASS, UNBOUNDED, UNBOUNDED))
+    for learner, name in ((told, "first"), (asked, STREAM), (seldom, STREAM)):
+        learner.begin_task(TaskInfo(name, 3))
+    x = batch(CLASS, 9, seed=99)[0]
+    for step in range(4):
+        for learner in (told, asked, seldom):
+            learner.observe(*batch(CLASS, 5, 3, seed=step))
+        asked.predict(x)
+    assert differences(asked, seldom) == []  # a prediction leaves the state as it is
+    told.end_task()
+    resumed = Gdumb(UNBOUNDED, config, seed=1)
+    resumed.load_state_dict(seldom.state_dict())
+    for learner in (asked, seldom, resumed):
+        assert torch.equal(learner.predict(x), told.predict(x, "first"))
+        assert torch.equal(learner.features(x), told.features(x, "first"))
+    diverging = Gdumb(UNBOUNDED, GdumbConfig(memory=12, lr=1e30, clip=0))
+    diverging.observe(*batch(CLASS, 12, 3))
+    with pytest.raises(DivergenceError, match="gdumb diverged in training for a prediction; lower lr"):
+        diverging.predict(x)
+
+
 def test_what_does_not_apply_is_refused_with_what_would() -> None:
-    unbounded = InputSpec((1, 5, 5), 255.0, "class", boundaries=False)
-    with pytest.raises(ConfigError, match="gdumb must be told where tasks begin and end; tell it, have boundaries"):
-        registry.make("gdumb", unbounded)
+    with pytest.raises(ConfigError, match="gem must be told where tasks begin and end; tell it, have boundaries"):
+        registry.make("gem", UNBOUNDED)
     with pytest.raises(ConfigError, match="memory_budget is task; a stream without boundaries needs total"):
-        registry.make("er", unbounded)
+        registry.make("er", UNBOUNDED)
 
 
 def test_the_contrastive_loss_is_that_of_plain_loops() -> None:

@@ -120,7 +120,7 @@ def test_boundaries_outlast_blurring() -> None:
         (
             split(numbered(), classes_per_task=2),
             {"share": 0.1},
-            "each has its own head: use scenario 'class' or 'domain'",
+            "each has its own head: use scenario 'class'$",
         ),
         (four_tasks(), {"share": 1.1}, "blur is 1.1; it must be from 0 to 1"),
         (four_tasks(), {"schedule": "sine"}, "schedule is 'sine'; it must be 'steps' or 'gaussian'"),

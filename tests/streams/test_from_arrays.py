@@ -129,7 +129,7 @@ def changed(index: int, part: Any) -> list[Any]:
         (changed(2, np.zeros((2, 6, 4), np.uint8)), {}, "they must agree"),
         ([task([0, 1]), task([0, 1], shape=(5, 6))], {}, "inputs of task 'task-2' are"),
         ([task([0, 1]), (np.zeros((0, 6, 5), np.uint8), [], *task([0])[2:])], {}, "'task-2' has no training samples"),
-        ([(*task([0])[:2], np.zeros((0, 6, 5), np.uint8), [])], {}, "'task-1' has no test samples"),
+        ([task([0, 1]), task([0, 1])[:2]], {}, "'task-2' has no test samples, but others have"),
         ([(np.full((2, 3), np.inf), [0, 1]) * 2], {}, "must be finite"),
         ([task([0, 1])], {"pixel_max": -1.0}, "pixel_max is -1.0"),
     ],

@@ -123,6 +123,21 @@ def test_what_is_no_data_set_is_said() -> None:
             from_dataset(tasks, **options)
 
 
+@pytest.mark.parametrize("keep", ["memory", "disk"])
+def test_a_stream_needs_no_test_data(keep: Any) -> None:
+    data = Named([0, 1, 2, 3] * 3)
+    pairs = [(data, None), (data, None)]
+    for stream, length in (
+        (from_dataset(pairs, keep=keep, workers=0), 12),
+        (from_dataset(data, classes_per_task=2, keep=keep, workers=0), 6),
+        (from_dataset([(arriving(9), None)] * 2, classes=[0, 1], lengths=[(9, 0)] * 2, workers=0), 9),
+    ):
+        assert [(len(task.train), len(task.test)) for task in stream.tasks] == [(length, 0)] * 2
+        assert stream.train_data(0)[0].shape[0] == length
+    with pytest.raises(StreamError, match="'task-2' has no test samples, but others have"):
+        from_dataset([(data, data), (data, None)], keep=keep, workers=0)
+
+
 CPU = torch.device("cpu")
 
 

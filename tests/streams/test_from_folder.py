@@ -52,6 +52,8 @@ def test_what_is_held_out_follows_the_seed(folder: Path) -> None:
     assert held[0] == sorted(from_folder(folder, seed=0).test_data(0)[0][:, 0, 0, 0].tolist())
     assert any(other != held[0] for other in held[1:])
     assert len(from_folder(folder, held_out=0.5).tasks[0].test) == 10
+    without = from_folder(folder, held_out=0)
+    assert [(len(task.train), len(task.test)) for task in without.tasks] == [(20, 0), (20, 0)]
 
 
 def test_train_and_test_folders_are_used_where_they_are(folder: Path) -> None:
@@ -86,7 +88,7 @@ def test_progress_is_reported_up_to_the_end(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"held_out": 0.0}, "held_out is 0.0"),
+        ({"held_out": -0.1}, "held_out is -0.1"),
         ({"held_out": 1.0}, "held_out is 1.0"),
         ({"channels": 2}, "channels is 2"),
         ({"size": 0}, "size is 0"),

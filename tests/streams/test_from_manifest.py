@@ -45,6 +45,12 @@ def test_without_a_split_a_share_of_each_class_is_held_out(tmp_path: Path) -> No
         assert sorted(colours) == [100 * k + i for i in range(20)]
 
 
+def test_all_rows_may_be_for_training(tmp_path: Path) -> None:
+    file = listed(tmp_path)
+    file.write_text("path,label,task,split\nimages/late-1.png,x,t,train\n")
+    assert [(len(task.train), len(task.test)) for task in from_manifest(file).tasks] == [(1, 0)]
+
+
 def test_a_file_written_by_a_spreadsheet_is_read(tmp_path: Path) -> None:
     file = listed(tmp_path)
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
@@ -58,7 +64,11 @@ def test_a_file_written_by_a_spreadsheet_is_read(tmp_path: Path) -> None:
         ("path,label,task\n", StreamError, "lists no files"),
         ("path,label,task\na.png,,t\n", StreamError, "line 2: label is empty"),
         ("path,label,task,split\na.png,x,t,valid\n", StreamError, "line 2: split is 'valid'"),
-        ("path,label,task,split\nimages/late-1.png,x,t,train\n", StreamError, "'t' has no test samples"),
+        (
+            "path,label,task,split\nimages/late-1.png,x,t,train\nimages/late-1.png,x,u,train\nimages/late-1.png,x,u,test\n",
+            StreamError,
+            "'t' has no test samples, but others have",
+        ),
         ("path,label,task\n\na.png,x,t\nimages/late-1.png,x,t\n", DataError, "line 3: .*a.png is missing"),
         ("path,label,task\na.png,x,t\nb.png,x,t\n", DataError, r"2 images .*: a.png \(line 2\), b.png \(line 3\);"),
         ("path,label,task\n" + "a.png,x,t\n" * 12, DataError, r"a.png \(line 11\) and 2 more;"),
@@ -80,5 +90,5 @@ def test_a_missing_manifest_is_said(tmp_path: Path) -> None:
         from_manifest(tmp_path / "none.csv")
     with pytest.raises(DataError, match=f"is a folder; for images in folders use folder:{tmp_path}"):
         from_manifest(tmp_path)
-    with pytest.raises(StreamError, match="held_out is 0"):
-        from_manifest(listed(tmp_path), held_out=0)
+    with pytest.raises(StreamError, match="held_out is 1"):
+        from_manifest(listed(tmp_path), held_out=1)

@@ -106,6 +106,9 @@ def test_files_that_fail_are_left_out_of_their_batch_named_and_counted(
     assert len(lazy(stream).readers.skipped) == 1
     in_memory = from_folder(tmp_path, keep="memory", on_error="skip")
     assert len(in_memory.arrays.x_train) == len(stream.arrays.x_train) - 1
+    assert [task.unread for task in in_memory.tasks] == [1, 0]
+    with pytest.raises(DataError, match=rf"^{file} .*; stream.on_error=skip .* leaves such samples out$"):
+        from_folder(tmp_path, keep="memory")
 
 
 def test_a_worker_that_is_killed_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_pickled_copy_leaves_copies_on_other_devices_behind() -> None:
         ({"x_train": torch.zeros(12, 3, 5, 4)}, "inputs are torch.float32 of shape"),
         ({"x_train": torch.zeros(12, 60, dtype=torch.uint8)}, r"uint8 images \[N, C, H, W\]"),
         ({"x_test": torch.zeros(8, 3, 4, 4, dtype=torch.uint8)}, "they must agree"),
-        ({"x_test": torch.zeros(0, 3, 5, 4, dtype=torch.uint8), "y_test": torch.arange(0)}, "no test samples"),
+        ({"x_train": torch.zeros(0, 3, 5, 4, dtype=torch.uint8), "y_train": torch.arange(0)}, "no training samples"),
         ({"pixel_max": None}, "pixel_max is None"),
         ({"pixel_max": 0.0}, "positive number such as 255"),
         ({"class_names": ("a", "b", "c", "a")}, "class names must differ"),

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scale_cl import streams
+from scale_cl import results, streams
+from scale_cl.errors import ConfigError
 from scale_cl.learners import Er, ErConfig, Joint, Learner, Scale, ScaleConfig
 from scale_cl.metrics import Evaluation, Predictions
+from scale_cl.results import MEASURES, RunResult
 from scale_cl.streams import Stream, TaskInfo
 from scale_cl.training import Checkpointer, Event, accuracies, monitoring, train, train_many
 from scale_cl.training.events import AnytimeEvaluated, PrequentialCounted, Stepped
@@ -163,6 +165,22 @@ def test_joint_training_is_evaluated_on_all_tasks_and_predicts_what_it_sees_for_
     assert result.aaa is not None
     assert (result.wc_acc, result.min_acc, result.stability_gap) == (None, None, None)
     assert sum(count.samples for count in result.predictions) == 120
+
+
+def test_a_stream_without_test_samples_is_judged_before_learning(tmp_path: Path) -> None:
+    tested = uneven()
+    stream = streams.from_arrays([tested.train_data(task) for task in range(3)], shuffle=False, name="uneven")
+    for wanted in ({}, {"prequential": True, "evaluate_every": 5}):
+        with pytest.raises(ConfigError, match=r"has no test samples.*: set run\.prequential=true"):
+            train(Er(stream.spec), stream, **wanted)  # type: ignore[arg-type]
+    result = train(Er(stream.spec), stream, prequential=True)
+    assert result.predictions == train(Er(stream.spec), tested, prequential=True).predictions
+    assert result.matrix == [[None] * 3] * 3
+    assert [getattr(result, measure) for measure in MEASURES] == [None] * 4
+    RunResult((result,)).write(tmp_path)
+    written = results.read(tmp_path)
+    assert written.seeds == (result,)
+    assert written.line() == f"er on uneven: ACC -  FM -  LA -  prequential {result.prequential_acc:.1f} (1 seed, 0 s)"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from scale_cl import resolve, run
-from scale_cl.errors import DataError
+from scale_cl import resolve, results, run
+from scale_cl.errors import DataError, Interrupted
 from scale_cl.streams import Stream, from_folder
 from scale_cl.streams.reading import LazyRows
 from scale_cl.training import memory_check, train
@@ -77,14 +77,22 @@ def test_a_file_that_goes_missing_stops_the_run_which_resumes_from_memory_or_dis
 
 
 def test_skipped_samples_are_counted_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = config(images(tmp_path), {"stream.on_error": "skip"})
-    for file in sorted(tmp_path.glob("*/a/*.png"))[:30]:
+    skipping = {"stream.on_error": "skip", "run.checkpoint_every": 2}
+    settings = config(images(tmp_path / "images"), skipping)
+    for file in sorted(tmp_path.glob("images/*/a/*.png"))[:30]:
         file.write_bytes(b"no picture")
     with caplog.at_level(logging.WARNING):
-        run(settings)
+        whole = run(settings)
     texts = [record.getMessage() for record in caplog.records]
     assert texts[-1] == "scale-cl: warning: 30 samples could not be read and were left out"
     assert sum("is not an image" in text for text in texts) == 10
+    in_memory = run(config(tmp_path / "images", {**skipping, "stream.keep": "memory"}))
+    assert whole.seeds[0].skipped_samples == in_memory.seeds[0].skipped_samples
+    assert 15 < whole.seeds[0].skipped_samples < 30  # the others were to be tested on
+    with pytest.raises(Interrupted):
+        run(settings, out=tmp_path / "out", stop=iter([False] * 9 + [True] * 9).__next__)
+    assert run(settings, out=tmp_path / "out", resume=True).seeds == results.read(tmp_path / "out").seeds
+    assert results.read(tmp_path / "out").values("skipped_samples") == whole.values("skipped_samples")
 
 
 def test_data_that_is_read_as_it_comes_takes_little_memory(tmp_path: Path) -> None:

@@ -127,7 +127,8 @@ class Silent:
                 self.show_step()
             case Evaluated(seed=seed, task=task, accuracies=accuracies):
                 work.test(seed, task)
-                self.latest[seed] = statistics.fmean(a for a in accuracies if a is not None)
+                if tested := [a for a in accuracies if a is not None]:
+                    self.latest[seed] = statistics.fmean(tested)
                 self.show_test(seed, task)
             case Finished():
                 self.show_end()
@@ -187,14 +188,15 @@ class Lines(Spoken):
         """Write a line for each seed that was tested before the others."""
         for task, seeds in self._tested.items():
             for seed in seeds:
-                self._write([seed], task, self.latest[seed])
+                self._write([seed], task, self.latest.get(seed))
         self._tested.clear()
 
     show_end = show_step
 
     def _write(self, seeds: Sequence[int], task: int, accuracy: float | None) -> None:
         who = f"{_named(seeds)}, " if len(self.work.tested) > 1 else ""
-        parts = [f"accuracy so far {accuracy:.1f}", f"{self.work.rate:.0f} steps/s", self.work.left]
+        reached = "" if accuracy is None else f"accuracy so far {accuracy:.1f}"  # a stream may have nothing to test on
+        parts = [reached, f"{self.work.rate:.0f} steps/s", self.work.left]
         _write(f"{who}task {task + 1}/{self.work.tasks}: {', '.join(filter(None, parts))}")
 
 

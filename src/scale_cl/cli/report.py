@@ -50,7 +50,7 @@ def compare(
 ) -> None:
     """Show results side by side in the terminal.
 
-    The accuracy after each task is a sparkline.
+    The accuracy after each task is a sparkline. Measures at any time have columns where results hold them.
     """
     from rich.console import Console
 
@@ -76,22 +76,26 @@ def _terminal_table(section: Section, *, longest: int) -> Table:
     from rich.text import Text
 
     from scale_cl.reports.charts import accuracies_so_far, mean_curve
-    from scale_cl.results import percent
+    from scale_cl.results import MEASURE_NAMES, OPTIONAL_MEASURES, percent
 
     curves = [[s.mean if s else None for s in mean_curve(row, accuracies_so_far)] for row in section.rows]
     known = [value for curve in curves for value in curve if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     table = Table(title=Text(section.title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("learner", overflow="fold")
-    for name in ("seeds", "ACC", "FM", "LA", "s"):
+    anytime = [
+        m for m in OPTIONAL_MEASURES if any(m in seed.optional_measures for row in section.rows for seed in row.seeds)
+    ]
+    measures = ("acc", "fm", "la", *anytime)
+    for name in ("seeds", *(MEASURE_NAMES[measure] for measure in measures), "s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(f"tasks, {low:.0f}–{high:.0f} %" if known else "tasks", no_wrap=True)
     for row, curve in zip(section.rows, curves, strict=True):
-        measures = [percent([getattr(seed, name) for seed in row.seeds]) for name in ("acc", "fm", "la")]
+        values = [percent([getattr(seed, measure) for seed in row.seeds]) for measure in measures]
         seconds = row.summary("seconds_train")
         shown = "-" if seconds is None else f"{seconds.mean:.1f}"
         drawn = Text(sparkline(curve, low, high, longest=longest))
-        table.add_row(Text(row.label), str(len(row.seeds)), *measures, shown, drawn)
+        table.add_row(Text(row.label), str(len(row.seeds)), *values, shown, drawn)
     return table
 
 

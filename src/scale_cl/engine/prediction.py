@@ -52,7 +52,15 @@ class Calibration(NamedTuple):
 class Predictor(Caller):
     """Predicts with what a method has learnt; nothing here changes the state."""
 
-    def __init__(self, method: Any, *given: Any, task_specific: bool = False, own_scores: bool = False, **more: Any):
+    def __init__(
+        self,
+        method: Any,
+        *given: Any,
+        task_specific: bool = False,
+        own_scores: bool = False,
+        derives: bool = False,
+        **more: Any,
+    ) -> None:
         """As `Caller`.
 
         Args:
@@ -60,13 +68,14 @@ class Predictor(Caller):
             given: arguments of `Caller`.
             task_specific: whether the method has parameters of single tasks, so that outputs depend on the task.
             own_scores: whether the method's `scores` are not simply the logits of the network.
+            derives: whether the method's `derived` gives anything.
             more: keyword arguments of `Caller`.
         """
         super().__init__(method, *given, **more)
         self.turns = Turns()  # of the threads that train and predict
         self.steps = 0
         self.task_steps = 0  # since the open task began, or began again
-        self._task_specific, self._own_scores = task_specific, own_scores
+        self._task_specific, self._own_scores, self._derives = task_specific, own_scores, derives
         self._calibrated: tuple[object, Calibration] | None = None
         self.derived: dict[str, Tensor] = {}  # what the method's `scores` reads besides weights, such as class means
         self._derived_at: object = None  # for which weights and memory
@@ -86,11 +95,12 @@ class Predictor(Caller):
         """Scores [B, classes], in evaluation mode; the state stays as it is. Any thread may ask while another trains.
 
         With a task: of the task's classes. Without: of all classes learnt, in order of arrival; in the scenario `task`,
-        where each task has classes of its own, those of the first task come first.
+        where each task has classes of its own, those of the first task come first. A class that several tasks have, as
+        in the scenario `domain`, has one score, whether or not each task has a head of its own.
         """
         if task is None and self.task_matters and len(self.numbers) > 1:
             joint = self.joint_scores(x)  # [B, T, C]
-            if self.net.heads.shared:
+            if self.spec.scenario != "task" and not self.translates:
                 return joint.logsumexp(1)
             owners = self.labels.owners or [k for k, n in enumerate(self.classes) for _ in range(n)]
             places = [owners[:label].count(owner) for label, owner in enumerate(owners)]
@@ -169,15 +179,18 @@ class Predictor(Caller):
         """Within the context, `evaluated` uses the batch-norm statistics of predictions.
 
         While a task is open, the running statistics follow single batches. A method that measures them on its memory
-        when a task ends has them measured for a prediction too, once per step, into tensors of their own.
+        when a task ends has them measured for a prediction too, once per step, into tensors of their own. What it
+        derives by names `net.NAME` replaces tensors of the network likewise.
         """
         self.refuse_if_broken()
         network = self.owned.network
         assert network is not None
         try:
             self._measure_within(network)
-            if self._own_scores and self._derived_at != self._now:
+            if self._derives and self._derived_at != self._now:
                 self._derive()
+            own = {name.removeprefix("net."): t for name, t in self.derived.items() if name.startswith("net.")}
+            self.statistics = {**self.statistics, **own}
             yield
         finally:
             self.statistics = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -33,6 +34,8 @@ from scale_cl.training.checkpoint import Images
 from scale_cl.training.machine import choose_device, threads_in_use
 
 _AT_ONCE = 1024  # samples that are predicted together
+_NAMED = 5  # at most so many labels are named in a warning
+_log = logging.getLogger("scale_cl")
 _FITTED = frozenset({"learner_", "finder_", "images_", "classes_", "tasks_", "n_features_in_", "feature_names_in_"})
 
 
@@ -262,7 +265,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.concatenate([proba for _, proba in self._answers(X, task)])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, task: Any = None) -> float:
-        """Accuracy of `predict`, in which a label that was never learnt counts as wrong; leave `y` out for a loader."""
+        """Accuracy of `predict`; leave `y` out for a loader.
+
+        A label that was never learnt counts as wrong, and a warning names it.
+        """
         if is_loader(X) and y is None:
             tasks.check_for_loader(task)
             pairs = list(read_ahead(X, labelled=True))
@@ -271,7 +277,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             predicted = self.predict(X, task=task)
             y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
-        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        found = float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        if strangers := sorted(set(np.asarray(y).tolist()) - set(self.classes_.tolist()), key=str):
+            named = ", ".join(map(repr, strangers[:_NAMED])) + (", ..." if len(strangers) > _NAMED else "")
+            _log.warning("scale-cl: warning: never learnt: %s; samples with such labels count as wrong", named)
+        return found
 
     @in_turn
     def infer_task(self, X: Any) -> NDArray[Any]:

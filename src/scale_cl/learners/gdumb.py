@@ -1,8 +1,9 @@
-"""GDumb: keep a balanced memory of the stream and train a network from scratch on it, when a task ends.
+"""GDumb: keep a balanced memory of the stream and train a network from scratch on it.
 
 Prabhu, Torr and Dokania, "GDumb: A Simple Approach that Questions Our Progress in Continual Learning", 2020. Their
 greedy sampler keeps any samples as long as classes are balanced; `memory_policy` balanced keeps a uniform sample of
-each class. There the network is trained when it is asked for; here whenever a task ends.
+each class. There the network is trained when it is asked for; here whenever a task ends and, without boundaries, for
+the first prediction after a change of the memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from scale_cl.engine import MEMORY_POLICY, Batch, Engine, MemoryConfig
 from scale_cl.engine.weights import clipped
+from scale_cl.errors import DivergenceError
 from scale_cl.learners.learner import ReplayLearner, StepSize
 from scale_cl.losses import cross_entropy
 from scale_cl.memory import Budget, PolicyName
@@ -37,10 +39,9 @@ class GdumbConfig(MemoryConfig):
 
 
 class Gdumb(ReplayLearner):
-    """A step only offers the batch to the memory; at task end a new network is trained on it."""
+    """A step only offers the batch to the memory; at task end, or when asked, a new network is trained on it."""
 
     config_class = GdumbConfig
-    needs_boundaries = True
     config: GdumbConfig
 
     def build(self, engine: Engine) -> None:
@@ -54,6 +55,35 @@ class Gdumb(ReplayLearner):
         self.log(stored=self.memory.stored.float().mean())
 
     def task_ended(self, task: int) -> None:
+        """Train a new network."""
+        if self.spec.boundaries:
+            self.train_anew()
+
+    def derived(self) -> dict[str, Tensor]:
+        """Without boundaries: a network trained on what is stored now, drawn from copies of the generators.
+
+        Predictions use it; the learner stays as it is, so that it does not matter when it was asked.
+        """
+        if self.spec.boundaries:
+            return {}
+        engine, generators = self.engine, (self.engine.rng, self.engine.weights_rng)
+        changed, draws = [*engine.learned(), *engine.owned.others()], [one.get_state() for one in generators]
+        before = [t.detach().clone() for t in changed]
+        try:
+            with torch.enable_grad():
+                self.train_anew()
+            running = {name: b for name, b in self.net.named_buffers() if "running" in name}
+            trained = {**self.network.base.named, **running, **engine.average}
+            found = {f"net.{name}": t.detach().clone() for name, t in trained.items()}
+        finally:
+            torch._foreach_copy_(changed, before)
+            for generator, state in zip(generators, draws, strict=True):
+                generator.set_state(state)
+        if not all(bool(t.isfinite().all()) for t in found.values()):
+            raise DivergenceError(f"seed {self.seed}: {self.name} diverged in training for a prediction; lower lr")
+        return found
+
+    def train_anew(self) -> None:
         """Train a new network on what is stored, with a rate that falls along a cosine."""
         c, rows = self.config, self.memory.stored.nonzero().flatten()
         if len(rows) == 0:
@@ -81,5 +111,5 @@ class Gdumb(ReplayLearner):
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
-        """The steps of the training at task end."""
+        """The steps of that training."""
         return StepSize(max(batch, min(config.size, stored)), 1, copies=3)

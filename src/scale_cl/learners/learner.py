@@ -82,6 +82,7 @@ class Learner:
         given: dict[str, Any] = {"seed": seed, "device": device, "compute": self.compute, "backbone": backbone}
         given["task_specific"] = self.traits.task_specific_parameters
         given["own_scores"] = type(self).scores is not Learner.scores
+        given["derives"] = type(self).derived is not Learner.derived
         self.engine = Engine(self, spec, self.config, **given)
         self.build(self.engine)
         self.engine.ready()
@@ -123,7 +124,10 @@ class Learner:
         """Before the open task closes; its samples are stored and may be replayed."""
 
     def derived(self) -> dict[str, Tensor]:
-        """What `scores` finds in `engine.derived`: computed once for the present weights and memory, never recorded."""
+        """What `scores` finds in `engine.derived`: computed once for the present weights and memory, never recorded.
+
+        Under a name `net.NAME` it is what predictions use in place of the network's tensor NAME.
+        """
         return {}
 
     def scores(self, x: Tensor, task: Tensor) -> Tensor:

@@ -65,10 +65,7 @@ def assemble(name: str, scenario: Scenario, seed: int, arrays: Arrays, tasks: Se
         raise StreamError(f"task name {twice!r} stands for two tasks of stream {name}; names must differ")
     if scenario == "domain" and len({task.classes for task in tasks}) > 1:
         raise StreamError(f"the tasks of domain-incremental stream {name} share a head; their classes must be the same")
-    for task in tasks:
-        if len(task.train) == 0 or len(task.test) == 0:
-            part = "training" if len(task.train) == 0 else "test"
-            raise StreamError(f"task {task.name!r} has no {part} samples; every task needs at least one")
+    check_samples(names, [(len(task.train), len(task.test)) for task in tasks])
     if scenario == "class":
         _check_classes(name, arrays, tasks)
         tasks = _cumulative(tasks)
@@ -78,6 +75,18 @@ def assemble(name: str, scenario: Scenario, seed: int, arrays: Arrays, tasks: Se
         train = _head_labels("training", arrays.y_train, [(t, t.train) for t in tasks], arrays.class_names)
         test = _head_labels("test", arrays.y_test, [(t, t.test) for t in tasks], arrays.class_names)
     return Stream(name, scenario, seed, tuple(tasks), arrays, train, test)
+
+
+def check_samples(names: Sequence[str], counts: Sequence[tuple[int, int]]) -> None:
+    """Refuse a task without training samples, and one without test samples, unless no task has any."""
+    tested = any(test for _, test in counts)
+    for name, (train, test) in zip(names, counts, strict=True):
+        if train == 0:
+            raise StreamError(f"task {name!r} has no training samples; every task needs at least one")
+        if tested and test == 0:
+            raise StreamError(
+                f"task {name!r} has no test samples, but others have; every task needs at least one, or none has any"
+            )
 
 
 def _cumulative(tasks: Sequence[Task]) -> list[Task]:

@@ -280,7 +280,7 @@ def _check_blur(stream: Stream, share: float, schedule: str, width: float) -> No
     if stream.scenario == "task":
         raise StreamError(
             f"the tasks of {stream.name} cannot be blurred in scenario 'task', where each has its own head: "
-            "use scenario 'class' or 'domain'"
+            f"use scenario {stream.one_head_scenario!r}"
         )
     if len(stream) < 2:
         raise StreamError(f"{stream.name} has one task; at least two are needed to blur them")

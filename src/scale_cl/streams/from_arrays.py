@@ -1,4 +1,4 @@
-"""Streams from arrays in memory: training inputs and labels, test inputs and labels for each task."""
+"""Streams from arrays in memory: training inputs and labels, and perhaps test inputs and labels, for each task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scale_cl.errors import InputError, StreamError
-from scale_cl.streams.assembly import as_rows, assemble, shuffled
+from scale_cl.streams.assembly import as_rows, assemble, check_samples, shuffled
 from scale_cl.streams.stream import Arrays, Scenario, Stream, Task
 
 Layout = Literal["auto", "NHWC", "NCHW"]
@@ -32,6 +32,8 @@ def from_arrays(
     name: str = "arrays",
 ) -> Stream:
     """A stream from one group `(x_train, y_train, x_test, y_test)` of numpy arrays or tensors per task.
+
+    Groups `(x_train, y_train)` make a stream without test samples, which is judged by prequential accuracy alone.
 
     Args:
         tasks: one group per task; inputs are uint8 images [N, H, W], [N, H, W, C] or [N, C, H, W], or float features
@@ -77,14 +79,15 @@ def from_labels(
     seed: int = 0,
     name: str,
     files: str = "",
+    unread: Sequence[int] | None = None,
 ) -> Stream:
-    """A stream from training and test inputs of all tasks, in order, and the training and test labels of each task."""
+    """A stream from training and test inputs of all tasks, in order, and the training and test labels of each task.
+
+    `unread` counts the training samples of each task that were left out because they could not be read.
+    """
     if scenario not in get_args(Scenario):
         raise StreamError(f"scenario is {scenario!r}; it must be 'task', 'domain' or 'class'")
-    for task, pair in zip(names, labels, strict=True):
-        for part, y in zip(("training", "test"), pair, strict=True):
-            if len(y) == 0:
-                raise StreamError(f"task {task!r} has no {part} samples; every task needs at least one")
+    check_samples(names, [(len(train), len(test)) for train, test in labels])
     heads = _Classes(labels, names, classes)
     y_train, y_test = (torch.cat([as_rows(heads.indices(pair[part])) for pair in labels]) for part in (0, 1))
     arrays = Arrays(inputs[0], y_train, inputs[1], y_test, heads.names, pixel_max, files=files)
@@ -94,7 +97,7 @@ def from_labels(
         tested = np.arange(test_start, test_start + len(test))
         head = heads.names if scenario == "domain" else heads.of(train)
         arriving = shuffled(rows, seed, k, window) if shuffle else as_rows(rows)
-        made.append(Task(names[k], head, arriving, as_rows(tested)))
+        made.append(Task(names[k], head, arriving, as_rows(tested), unread=0 if unread is None else unread[k]))
         train_start, test_start = train_start + len(train), test_start + len(test)
     return assemble(name, scenario, seed, arrays, made)
 
@@ -103,16 +106,19 @@ Group = tuple[Tensor, NDArray[Any], Tensor, NDArray[Any]]
 
 
 def _group(task: Sequence[Any], name: str, layout: Layout) -> Group:
-    """The four parts of a task, checked and converted."""
-    if len(task) != 4:
-        raise StreamError(f"task {name!r} has {len(task)} parts; it must have four: {', '.join(_PARTS)}")
-    x_train, y_train, x_test, y_test = task
+    """The four parts of a task, checked and converted; those of the test are empty if only two are given."""
+    if len(task) not in (2, 4):
+        raise StreamError(
+            f"task {name!r} has {len(task)} parts; it must have four: {', '.join(_PARTS)}; or the first two"
+        )
     parts = []
-    for part, x, y in (("training", x_train, y_train), ("test", x_test, y_test)):
+    for part, x, y in zip(("training", "test"), task[::2], task[1::2], strict=False):
         inputs, labels = _inputs(x, f"{part} inputs of task {name!r}", layout), _labels(y, f"{part} labels of {name!r}")
         if len(inputs) != len(labels):
             raise StreamError(f"task {name!r} has {len(inputs)} {part} inputs and {len(labels)} labels; give as many")
         parts.append((inputs, labels))
+    if len(task) == 2:
+        parts.append((parts[0][0][:0], parts[0][1][:0]))
     return *parts[0], *parts[1]
 
 
@@ -186,7 +192,7 @@ class _Classes:
     def __init__(
         self, labels: Sequence[tuple[NDArray[Any], NDArray[Any]]], tasks: Sequence[str], classes: Sequence[Label] | None
     ) -> None:
-        if len({"U" if y.dtype.kind == "U" else "i" for pair in labels for y in pair}) > 1:
+        if len({"U" if y.dtype.kind == "U" else "i" for pair in labels for y in pair if len(y)}) > 1:
             raise StreamError("some labels are integers and some strings; give one or the other")
         seen = sorted({label for train, _ in labels for label in np.unique(train).tolist()})
         self.values: list[Label] = seen if classes is None else list(classes)

@@ -22,6 +22,7 @@ from scale_cl.streams.keeping import Keep, Reading
 from scale_cl.streams.reading import LazyRows, OnError
 from scale_cl.streams.stream import Scenario, Stream
 
+NO_TEST: tuple[()] = ()  # in place of a test data set
 WINDOW = 1000  # samples of an iterable within which the order of arrival is shuffled, by default
 
 
@@ -48,14 +49,15 @@ def from_dataset(
     """A stream from data sets whose items are (image, label) or dicts with an image and a label.
 
     `from_dataset([(train, test), ...])` makes one task per pair; `from_dataset(train, test, classes_per_task=5)`
-    splits the classes of one pair over tasks.
+    splits the classes of one pair over tasks. If every test data set is None, the stream has no test samples and is
+    judged by prequential accuracy alone.
 
     Iterables, such as Hugging Face's streaming data sets, are read as they come. They go in pairs, must start anew with
     every `iter()`, and need `classes` and `lengths`; their samples are shuffled within windows.
 
     Args:
         tasks: pairs of training and test data sets, or one training data set.
-        test: the test data set that belongs to the one training data set.
+        test: the test data set that belongs to the one training data set, if there is one.
         classes_per_task: number of classes per task if one data set is split; it must divide the number of classes.
         scenario: "task": each task has a head for its own classes; "domain": all tasks share one head; "class": one
             head for all classes, numbered in the order in which tasks bring them.
@@ -74,15 +76,17 @@ def from_dataset(
             an error, or "skip" them with a warning.
         window: shuffle only within each so many consecutive samples of a task; 1000 for iterables by default.
         classes: of iterables: the labels of all tasks, or one list of labels per task.
-        lengths: of iterables: numbers of training and test samples, one pair per task; by default their `len()`.
+        lengths: of iterables: numbers of training and test samples, one pair per task; by default their `len()`. Those
+            of a test data set that is None are ignored.
     """
-    pairs = [(tasks, test)] if test is not None else list(tasks)
+    if test is not None and classes_per_task is None:
+        raise StreamError("classes_per_task splits the classes of one training and one test data set; give all or none")
+    pairs = list(tasks) if classes_per_task is None else [(tasks, test)]
     if any(not isinstance(pair, list | tuple) or len(pair) != 2 for pair in pairs):
         raise StreamError("give pairs of data sets [(train, test), ...], or one pair: from_dataset(train, test)")
-    if (test is not None) != (classes_per_task is not None):
-        raise StreamError("classes_per_task splits the classes of one training and one test data set; give all or none")
     if classes_per_task is not None and scenario == "domain":
         raise StreamError(f"scenario is {scenario!r}; tasks of different classes are of scenario 'task' or 'class'")
+    pairs = [(train, NO_TEST if tested is None else tested) for train, tested in pairs]
     how, reading = ItemFormat(image, label, size), Reading(keep, workers, on_error, window)
     called = [f"task-{k + 1}" for k in range(len(pairs))] if names is None else list(names)
     if not pairs or len(called) != len(pairs):
@@ -92,7 +96,7 @@ def from_dataset(
         raise StreamError(f"a {type(once[0]).__name__} is no data set: {advice}")
     if any(is_iterable(dataset) for pair in pairs for dataset in pair):
         if keep == "memory":
-            pairs = [tuple(list(part) if is_iterable(part) else part for part in pair) for pair in pairs]
+            pairs = [(*(list(part) if is_iterable(part) else part for part in pair),) for pair in pairs]
         elif classes_per_task is not None:
             raise StreamError(
                 "the classes of an iterable cannot be split over tasks; give one pair of iterables per task"
@@ -136,18 +140,18 @@ def _measured(pairs: Sequence[Any], how: ItemFormat) -> tuple[tuple[int, ...], i
     for dataset in (dataset for pair in pairs for dataset in pair):
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise StreamError(f"a {type(dataset).__name__} is no data set: it must have a length and items, or iterate")
-        if len(dataset) == 0:
-            raise StreamError("a data set is empty; every task needs training and test samples")
+        if len(dataset) == 0 and dataset is not NO_TEST:
+            raise StreamError("a data set is empty; give samples, or None for the test data sets of all tasks")
     first, _ = how.row(pairs[0][0][0])
     return first.shape, math.prod(first.shape) * first.itemsize * sum(len(part) for pair in pairs for part in pair)
 
 
 def _in_memory(pairs: Sequence[Any], how: ItemFormat) -> list[tuple[NDArray[Any], ...]]:
-    """For each pair x_train, y_train, x_test, y_test; labels are names if the data set has names."""
+    """For each pair x_train, y_train, and x_test, y_test if there is a test; labels are names if it has names."""
     groups = []
     for pair in pairs:
         parts: list[NDArray[Any]] = []
-        for dataset in pair:
+        for dataset in (part for part in pair if part is not NO_TEST):
             rows = [how.row(dataset[i]) for i in range(len(dataset))]
             shapes = {x.shape for x, _ in rows}
             if len(shapes) > 1:
@@ -193,8 +197,8 @@ def _iterated(
             what, dataset = f"the {samples} data of task {names[k]!r}", pair[i]
             if lengths is None and not hasattr(dataset, "__len__"):
                 raise StreamError(f"{what} has no length; give lengths=[(training samples, test samples), ...]")
-            length = len(dataset) if lengths is None else lengths[k][i]
-            if length < len(own[k]):
+            length = len(dataset) if lengths is None or dataset is NO_TEST else lengths[k][i]
+            if length < len(own[k]) and dataset is not NO_TEST:
                 raise StreamError(
                     f"{what} has {length} samples; there must be at least as many as classes, {len(own[k])}"
                 )

@@ -19,9 +19,9 @@ from torch import Tensor
 from scale_cl.errors import DataError, StreamError
 from scale_cl.streams.from_arrays import from_labels
 from scale_cl.streams.image_listing import PARTS, ImageFile, ListedTask, Listing, in_folder, in_manifest
-from scale_cl.streams.images import ImageFiles, UndecodableError, read_images, size_of
+from scale_cl.streams.images import ImageFiles, UndecodableError, WrongSizeError, read_images, size_of
 from scale_cl.streams.keeping import Keep, Reading
-from scale_cl.streams.reading import LazyRows, OnError
+from scale_cl.streams.reading import SKIPPING, LazyRows, OnError
 from scale_cl.streams.sources.source import Progress
 from scale_cl.streams.stream import Scenario, Stream
 
@@ -39,8 +39,8 @@ def _reporting(path: Path) -> Iterator[None]:
 
 
 def _check_choices(share: float, channels: int) -> None:
-    if not 0 < share < 1:
-        raise StreamError(f"held_out is {share}; it must be between 0 and 1")
+    if not 0 <= share < 1:
+        raise StreamError(f"held_out is {share}; it must be at least 0 and below 1")
     if channels not in (1, 3):
         raise StreamError(f"channels is {channels}; it must be 1 or 3")
 
@@ -59,9 +59,15 @@ def _stream_of(
     paths, resize, identity = [file.path for file in files], size is not None, _identity(root, files)
     target = _size(size, paths)
     inputs: tuple[Tensor, Tensor]
+    listed = [len(task.train) for task in tasks]
     if reading.in_memory(len(files) * channels * math.prod(target)):
         unread: dict[int, DataError] | None = {} if reading.on_error == "skip" else None
-        pixels = read_images(paths, target, channels=channels, resize=resize, progress=progress, unread=unread)
+        try:
+            pixels = read_images(paths, target, channels=channels, resize=resize, progress=progress, unread=unread)
+        except WrongSizeError:  # it says what to do
+            raise
+        except DataError as error:
+            raise DataError(f"{error}; {SKIPPING}") from None
         if unread:
             pixels, tasks = np.delete(pixels, list(unread), axis=0), _without(tasks, [files[i] for i in unread])
             first = next(iter(unread.values()))
@@ -74,7 +80,8 @@ def _stream_of(
         inputs = LazyRows(readers, 0, middle), LazyRows(readers, middle, len(files) - middle)
     labels = [(_labels(task.train), _labels(task.test)) for task in tasks]
     names = [task.name for task in tasks]
-    return from_labels(inputs, labels, names, window=reading.window, files=identity, **options)
+    unread_of = [count - len(task.train) for count, task in zip(listed, tasks, strict=True)]
+    return from_labels(inputs, labels, names, window=reading.window, files=identity, unread=unread_of, **options)
 
 
 def _labels(listing: Listing) -> NDArray[np.str_]:
@@ -132,7 +139,7 @@ def from_folder(
             head for all classes, numbered in the order in which tasks bring them.
         size: height and width to resize images to; by default all images must have the size of the first.
         channels: 3 for colour, 1 for grey.
-        held_out: fraction of each class that is held out for testing if a task has no test folder.
+        held_out: fraction of each class that is held out for testing if a task has no test folder; 0: there is no test.
         shuffle: False: samples arrive in the order of class names and file names.
         seed: decides the order of arrival and which samples are held out.
         name: name of the stream; by default that of the folder.

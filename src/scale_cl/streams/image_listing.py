@@ -110,7 +110,7 @@ def labelled_in(source: Path) -> list[ListedTask]:
 
 
 def _with_held_out(name: str, number: int, listing: Listing, *, share: float, seed: int) -> ListedTask:
-    """Task number `number`, tested on a share of each class drawn by `seed`."""
+    """Task number `number`, tested on a share of each class drawn by `seed`; on nothing if the share is 0."""
     draw = generator(seed, number, "held out")
     train: Listing = []
     test: Listing = []
@@ -118,9 +118,9 @@ def _with_held_out(name: str, number: int, listing: Listing, *, share: float, se
     for file in listing:
         by_label.setdefault(file.label, []).append(file)
     for label, own in sorted(by_label.items()):
-        if len(own) < 2:
+        if share and len(own) < 2:
             raise StreamError(f"class {label!r} of task {name!r} has one image; two are needed, one to test with")
-        kept = min(max(1, round(share * len(own))), len(own) - 1)
+        kept = min(max(1, round(share * len(own))), len(own) - 1) if share else 0
         chosen = set(draw.permutation(len(own))[:kept].tolist())
         test += [entry for i, entry in enumerate(own) if i in chosen]
         train += [entry for i, entry in enumerate(own) if i not in chosen]

@@ -35,6 +35,7 @@ _FIRST_ROWS = 16  # rows of the first request, so that the first batch is soon t
 _SPARE_BLOCKS = 2  # requests that wait, beside one per worker
 _MOST_WORKERS = 8  # by default
 _NAMED = 10  # at most so many skipped samples are named in warnings
+SKIPPING = "stream.on_error=skip (in Python on_error='skip') leaves such samples out"
 _log = logging.getLogger("scale_cl")
 
 
@@ -132,7 +133,7 @@ class Readers:
     def note_lost(self, row: int, reason: str) -> None:
         """Stop because a row that is needed was not read, or count it as skipped."""
         if self.on_error == "stop":
-            raise DataError(f"{reason}; stream.on_error=skip (in Python on_error='skip') leaves such samples out")
+            raise DataError(f"{reason}; {SKIPPING}")
         known = set(self.skipped.values())
         self.skipped[row] = reason
         if reason not in known and len(known) < _NAMED:

@@ -132,6 +132,7 @@ class Checkpoint:
     seconds_wall: float
     evaluations: tuple[Evaluation, ...] = ()
     predictions: tuple[Predictions, ...] = ()  # the last of which may be unfinished
+    skipped: int = 0  # training samples that could not be read
     boundaries: State | None = None  # of a `BoundaryFinder`
     streams: tuple[LearntStream, ...] = ()  # that it is trained on, in order
 
@@ -229,6 +230,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
             "seconds_eval": checkpoint.seconds_eval,
             "seconds_wall": checkpoint.seconds_wall,
             **measured_as_dict(checkpoint.evaluations, checkpoint.predictions),
+            "skipped": checkpoint.skipped,
             "boundaries": found["meta"],
         },
     }
@@ -291,6 +293,7 @@ def read(path: Path) -> Checkpoint:
             seconds_eval=_seconds(position["seconds_eval"]),
             seconds_wall=_seconds(position["seconds_wall"]),
             streams=tuple(_stream(one) for one in position.get("streams", [])),
+            skipped=_whole_number({"skipped": 0, **position}, "skipped"),  # earlier versions did not count
             **measured_from_dict(position),
         )
     if name_of(checkpoint.position) != path.stem:

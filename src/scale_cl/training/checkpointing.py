@@ -177,6 +177,7 @@ class Checkpointer:
             seconds_wall=time.monotonic() - self._began,
             evaluations=tuple(run.evaluations),
             predictions=(*run.predictions, *([] if run.prequential is None else run.prequential.unfinished())),
+            skipped=run.skipped,
             boundaries=found,
         )
         return _Snapshot(known.folder, now, packed, ready)
@@ -212,7 +213,7 @@ class Checkpointer:
         for row, known in zip(run.matrix, saved.matrix, strict=False):
             row[: len(known)] = known
         run.evaluations, run.predictions = list(saved.evaluations), list(saved.predictions)
-        run.seconds_train, run.seconds_eval = saved.seconds_train, saved.seconds_eval
+        run.seconds_train, run.seconds_eval, run.skipped = saved.seconds_train, saved.seconds_eval, saved.skipped
         self._began = min(self._began, time.monotonic() - saved.seconds_wall)
 
     def _begins_from(self, saved: Checkpoint, run: LearnerRun) -> bool:

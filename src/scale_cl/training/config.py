@@ -82,7 +82,7 @@ class StreamSettings(Detection):
     )
     channels: int = setting(3, "own images: 3 for colour, 1 for grey", choices=(1, 3))
     held_out: float = setting(
-        0.2, "own images: share of each class that is kept for testing, if no split is given", above=0, below=1
+        0.2, "own images: share of each class kept for testing, if no split is given; 0: no test", low=0, below=1
     )
     keep: Literal["auto", "memory", "disk"] = setting(
         "auto", "own images: read all into memory, or each from disk when it is needed; auto: memory if there is room"

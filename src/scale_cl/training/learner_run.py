@@ -50,6 +50,7 @@ class LearnerRun:
         self.stage = 0  # completed stages
         self.done = 0  # steps done in the current stage
         self.steps = 0  # steps done in all
+        self.skipped = 0  # training samples that could not be read and were left out of their batches
         self.seconds_train = self.seconds_eval = 0.0
         self.losses: LossTerms | None = None  # set if losses are wanted
         self.tests: AnytimeTests | None = None  # set if evaluations within tasks are wanted
@@ -97,10 +98,15 @@ class LearnerRun:
         self.steps += 1
 
     def _learn(self, epoch: int, start: int, stop: int) -> StepStats:
-        return self._observe(epoch, *self.samples.take(start, stop))
+        return self._observe(epoch, min(stop, len(self.samples)) - start, *self.samples.take(start, stop))
 
-    def _observe(self, epoch: int, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
-        """Learn from a batch; if asked for, predict it before, when it is seen for the first time."""
+    def _observe(self, epoch: int, size: int, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
+        """Learn from a batch that should have `size` samples.
+
+        When it is seen for the first time, it is predicted before, if that is asked for, and what it lacks is counted.
+        """
+        if epoch == 0:
+            self.skipped += size - len(x)
         if len(x) == 0:  # every sample of the batch may have been skipped
             return {}
         if self.prequential is not None and epoch == 0:
@@ -202,7 +208,7 @@ class JointRun(LearnerRun):
         x, y, task = self._samples(start, stop)
         if self._permutations is not None:
             x = x.flatten(1).gather(1, self._permutations[task]).view_as(x)
-        return self._observe(epoch, x, y, task)
+        return self._observe(epoch, min(stop, len(self._rows)) - start, x, y, task)
 
     def _reading(self, order: Tensor) -> ReadAhead | None:
         x, rows = self.stream.arrays.x_train, self._rows[order]
@@ -234,6 +240,8 @@ def accuracies(learner: Learner, stream: Stream, tasks: int | Sequence[int]) -> 
     """
     numbers = range(tasks) if isinstance(tasks, int) else tasks
     tested = [_hits(learner, stream, task) for task in numbers]
+    if not tested:
+        return []
     right = torch.stack([hits for hits, _ in tested])
     return [100 * int(n) / size for n, (_, size) in zip(right.tolist(), tested, strict=True)]
 

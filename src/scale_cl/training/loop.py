@@ -116,7 +116,8 @@ def train_many(
         diverged: if given, a learner that diverges does not end the training of all: its error is entered here under
             its number, and it has no result.
     """
-    _check(learners, streams, batch_size)
+    wanted = _Monitors(loss_every, evaluate_every, evaluate_samples, prequential)
+    _check(learners, streams, batch_size, wanted)
     tell = on_event or events.ignore
     epochs = learners[0].epochs
     runs = [learner_run(learner, stream, detection) for learner, stream in zip(learners, streams, strict=True)]
@@ -137,7 +138,6 @@ def train_many(
     if min(run.steps for run in runs):
         tell(Stepped(min(run.steps for run in runs)))
     skipped = _SkippedSteps(runs)
-    wanted = _Monitors(loss_every, evaluate_every, evaluate_samples, prequential)
     with (
         checkpointer or contextlib.nullcontext(),
         _monitored(runs, wanted, tell),
@@ -162,6 +162,7 @@ def train_many(
             evaluations=tuple(run.evaluations),
             predictions=tuple(run.predictions),
             boundaries=_boundaries(run, batches),
+            skipped_samples=run.skipped + sum(task.unread for task in run.stream.tasks),
             streams=stream_tasks(run.stream),
         )
         for number, (run, own) in enumerate(zip(runs, configs, strict=True))
@@ -331,7 +332,7 @@ class _Clock:
         return passed / max(1, len(runs))
 
 
-def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int) -> None:
+def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: int, wanted: _Monitors) -> None:
     if not learners or len(learners) != len(streams):
         raise StreamError(f"{len(learners)} learners for {len(streams)} streams; each learner needs its own stream")
     if batch_size < 1:
@@ -347,7 +348,7 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
         if stream.boundaries == "detect" and stream.scenario == "task":
             raise StreamError(
                 f"boundaries of {stream.name} cannot be found: the tasks use the same labels for different classes; "
-                "take scenario class or domain"
+                f"take scenario {stream.one_head_scenario}"
             )
         if stream.boundaries == "detect" and (learner.order != "tasks" or learner.epochs > 1):
             raise ConfigError(f"boundaries are found in a single pass over the stream; {learner.name} makes several")
@@ -358,6 +359,11 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
             )
         if learner.spec != stream.spec:
             raise StreamError(f"the learner was made for {learner.spec}, but stream {stream.name!r} has {stream.spec}")
+        if not stream.has_tests and (wanted.evaluate_every or not wanted.prequential):
+            raise ConfigError(
+                f"{stream.name} has no test samples, so only its prequential accuracy can be measured: set "
+                "run.prequential=true (in Python prequential=True) and leave run.evaluate_every at 0"
+            )
         if stream.boundaries == "told":
             learner.engine.check_room(len(stream), f"{stream.name} has {len(stream)} tasks")
 

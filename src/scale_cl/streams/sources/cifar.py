@@ -104,7 +104,7 @@ class Cifar:
                     absent = [file for file in version.files if not (folder / file).is_file()]
                     if len(absent) < len(version.files):
                         raise DataError(f"{absent[0]} is missing in {folder}: run `scale-cl data get {self.name}`")
-        raise missing(self.title, self.name, root, self.placing)
+        raise missing(self, root)
 
     def _images(self, version: Version, file: str) -> int:
         """The number of images that a file must hold."""

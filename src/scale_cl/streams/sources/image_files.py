@@ -89,7 +89,7 @@ class ImageFiles(abc.ABC):
     def _listing(self, root: Path) -> Listing:
         folder = next((place for place in self._places(root) if place.is_dir()), None)
         if folder is None:
-            raise missing(self.title, self.name, root, self.placing)
+            raise missing(self, root)
         listed = self.listing(folder)
         for part, listing in (("training", listed.train), ("test", listed.test)):
             without = set(range(len(listed.classes))) - {label for _, label in listing}

@@ -100,7 +100,7 @@ class MiniImageNet:
                     return classes
                 if classes and (name != "." or layout is not _class_folders):  # the root may hold other folders
                     raise DataError(f"{folder} holds {len(classes)} classes; {self.title} has {self.classes}")
-        raise missing(self.title, self.name, root, self.placing)
+        raise missing(self, root)
 
     def _pixels(self, parts: list[Images], progress: Progress | None) -> NDArray[np.uint8]:
         """Images [N, 3, 84, 84] of all parts, which are either all files or all pixels."""

@@ -129,7 +129,7 @@ class Mnist:
         found = self._find(root)
         if absent := [file.name for file, path in zip(FILES, found, strict=True) if path is None]:
             if len(absent) == len(FILES):
-                raise missing(self.title, self.name, root, self.placing)
+                raise missing(self, root)
             raise DataError(f"{absent[0]} of MNIST is missing in {root}: run `scale-cl data get {self.name}`")
         parts = [_labels_checked(read_idx(path, s), path) for path, s in zip(found, self.shapes, strict=True) if path]
         x_train, y_train, x_test, y_test = (torch.from_numpy(part) for part in parts)

@@ -109,9 +109,10 @@ def folder_with(root: Path, folders: Iterable[str], files: Iterable[str]) -> Pat
     return next((f for f in (root / name for name in folders) if all((f / w).is_file() for w in wanted)), None)
 
 
-def missing(title: str, name: str, root: Path, placing: str) -> DataError:
+def missing(source: Source, root: Path) -> DataError:
     """The error for a data set that is not there."""
-    return DataError(f"{title} is not in {root}: run `scale-cl data get {name}`, or place it yourself ({placing})")
+    advice = f"run `scale-cl data get {source.name}`, or place it yourself" if source.downloads else "place it yourself"
+    return DataError(f"{source.title} is not in {root}: {advice} ({source.placing})")
 
 
 def finding(root: Path, path: Path, problem: str | None, text: str) -> CheckedFile:

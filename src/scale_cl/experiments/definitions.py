@@ -70,7 +70,7 @@ _VARIANTS = (  # SCALE with one choice made otherwise, for claims of the paper
     *("ScaleOrthogonal", "ScaleOneLevel", "ScaleTwoMemories"),
 )
 SCALE_VARIANTS = tuple(f"scale_cl.experiments.scale_variants:{name}" for name in _VARIANTS)
-_PLAIN_DISCRIMINATOR = SCALE_VARIANTS[2]
+_PLAIN_DISCRIMINATOR = SCALE_VARIANTS[_VARIANTS.index("ScalePlainDiscriminator")]
 _PRINTED: Case = {"ce": "together", "adversarial": "plus", "film": "sum"}  # equations 1 to 3 to the letter
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
 

@@ -89,7 +89,7 @@ GROWING = [name for name in registry.names() if "max_tasks" in field_names(regis
     "name", [name if name in ("independent", "acl") else pytest.param(name, marks=pytest.mark.soak) for name in GROWING]
 )
 def test_a_hundred_tasks_are_learnt_by_a_network_that_grows_and_one_more_is_refused(name: str) -> None:
-    learner = registry.make(name, SPLIT, build(registry.config_class(name), {"backbone": "mlp-4-4"} | quick(name)))
+    learner = registry.make(name, SPLIT, build(registry.config_class(name), {"backbone": "mlp-4-4", **quick(name)}))
     teach(learner, tasks=100, steps=1)
     x, _ = batch(SPLIT, 3)
     assert all(bool(learner.predict(x, f"task {task}").isfinite().all()) for task in range(100))

@@ -61,7 +61,7 @@ def test_what_a_first_task_takes_most_of_is_said(
 
 
 @pytest.mark.parametrize("bound", [{"max_tasks": 1}, {}], ids=["too many tasks", "too little memory"])
-def test_a_task_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]) -> None:
+def test_a_task_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, bound: dict[str, Any]) -> None:
     x, y = blobs(("cat", "dog"))
     model = ContinualClassifier("pnn", backbone="mlp-8-8", **bound).partial_fit(x, y, task="first")
     before = model.predict_proba(x)

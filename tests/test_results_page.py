@@ -8,6 +8,8 @@ from statistics import fmean
 import pytest
 
 from scale_cl import metrics, results
+from scale_cl.bench.cost import size_of
+from scale_cl.training.config import resolve
 
 ROOT = Path(__file__).parents[1]
 ROW = re.compile(r"^\|(?P<cells>.*)\| \[file\]\(\.\./(?P<file>results/[^)]+)\) \|$")
@@ -87,6 +89,22 @@ def test_the_table_of_found_boundaries_says_what_its_file_holds() -> None:
         values = [f"{fmean(row['told']):.1f}", f"{fmean(row['found']):.1f}", f"{round(worst, 1) + 0.0:.1f}"]
         values += [f"{fmean(row[name]):.2f}" for name in ("recall", "precision")]
         assert [cell.strip() for cell in cells.split("|")] == values
+
+
+SIZED = [row for row in ROWS if " | +" in row["cells"]]  # tables of the families
+
+
+@pytest.mark.parametrize("row", SIZED, ids=lambda row: row["file"])
+def test_sizes_and_seconds_of_the_families_are_those_of_the_file(row: re.Match[str]) -> None:
+    result, config = results.read(ROOT / row["file"]), resolve(file=ROOT / row["file"])
+    size = size_of(config.learner_name, config.learner, config.stream.name)
+    device = "GPU" if result.environment["device"].startswith("cuda") else "CPU"
+    assert [cell.strip() for cell in row["cells"].split("|")[5:]] == [
+        f"{size.parameters:,}",
+        f"+{size.growth:,}",
+        f"{size.bytes / 1024:,.0f}",
+        f"{fmean(seed.seconds_train for seed in result.seeds):.1f} ({device})",
+    ]
 
 
 # ---- docs/scenarios.md -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from scale_cl.engine import Engine
+from scale_cl.errors import ConfigError
 from scale_cl.learners import Scale, ScaleConfig, registry
 from scale_cl.nets import Discriminator, Heads, ParameterGenerator
 from scale_cl.settings import build, field_names
@@ -79,6 +80,23 @@ def test_more_tasks_come_than_there_is_room_for_twice_over(name: str, spec: Inpu
     learner.end_task()
     x, _ = batch(spec, 3)
     assert all(bool(learner.predict(x, f"task {task}").isfinite().all()) for task in range(TASKS))
+
+
+GROWING = [name for name in registry.names() if "max_tasks" in field_names(registry.config_class(name))]
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ("independent", "acl") else pytest.param(name, marks=pytest.mark.soak) for name in GROWING]
+)
+def test_a_hundred_tasks_are_learnt_by_a_network_that_grows_and_one_more_is_refused(name: str) -> None:
+    learner = registry.make(name, SPLIT, build(registry.config_class(name), {"backbone": "mlp-4-4", **quick(name)}))
+    teach(learner, tasks=100, steps=1)
+    x, _ = batch(SPLIT, 3)
+    assert all(bool(learner.predict(x, f"task {task}").isfinite().all()) for task in range(100))
+    with pytest.raises(ConfigError, match=rf"'101' would be number 101, but {name} adds .* bounded to 100 \(learner"):
+        learner.begin_task(TaskInfo("101", 3))
+    learner.begin_task(TaskInfo("task 99", 3))
+    learner.observe(*batch(SPLIT, 4))
 
 
 def test_all_parts_of_scale_grow_with_the_tasks() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -16,6 +17,7 @@ from scale_cl import ContinualClassifier, ScaleClassifier, streams
 from scale_cl.errors import ConfigError, DivergenceError, InputError, UnknownTaskError
 from scale_cl.learners import registry
 from tests.estimator.problems import blobs, pictures
+from tests.learners.representatives import representatives
 
 FIRST, SECOND = ("cat", "dog"), ("oak", "elm", "fir")
 
@@ -44,6 +46,22 @@ def test_a_label_that_was_never_learnt_counts_as_wrong_and_is_named(caplog: pyte
         "scale_cl",
         "scale-cl: warning: never learnt: 'stranger'; samples with such labels count as wrong",
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in representatives() else pytest.param(name, marks=pytest.mark.soak) for name in registry.names()],
+)
+def test_default_settings_suit_feature_vectors(name: str) -> None:
+    x, y = load_digits(return_X_y=True)
+    random = np.random.default_rng(0)
+    mixed, permuted = random.permutation(len(x)), random.permutation(x.shape[1])
+    x, y = x[mixed], y[mixed]
+    tasks, labels = {"a": x, "b": x[:, permuted]}, np.concatenate([y[:1000]] * 2)
+    model = ContinualClassifier(name, scenario="domain", epochs=1)
+    model.fit(np.concatenate([of[:1000] for of in tasks.values()]), labels, task=["a"] * 1000 + ["b"] * 1000)
+    least = 0.6 if registry.entry(name).kind.needs_labels else 0.3  # of 50 labels per task
+    assert min(model.score(of[1000:], y[1000:], task=task) for task, of in tasks.items()) > least
 
 
 def test_tasks_and_labels_have_any_name_and_are_not_forgotten() -> None:

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from scale_cl.learners import Hal, HalConfig
 from scale_cl.learners.hal import Anchors
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners.plain import IMAGE, SPLIT, VECTOR, in_double, mean_ce
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, assert_same, base_of, gradients, in_double, mean_ce
 from tests.learners.reference_networks import Parameters
 from tests.learners.replay_reference import Part, PlainReplay, SideBySide
 from tests.learners.tiny import COLOUR, DOMAIN, batch, teach
@@ -50,59 +50,81 @@ class PlainHal(PlainReplay):
         return [o.detach() for o in self.net.logits(255 * x, tasks)]
 
 
+class OneStep:
+    """A step of the third task: what was drawn in it, and the parameters before and after it."""
+
+    def __init__(self, spec: InputSpec, config: HalConfig) -> None:
+        learner = in_double(Hal(spec, config))
+        self.plain, drawn, rows = PlainHal(learner), learner.drawn, list[Tensor]()
+        teach(learner, tasks=2)
+        learner.begin_task(TaskInfo("open", 3))
+        learner.observe(*batch(spec, 4, seed=1))
+        self.plain.net.meet(learner)
+        self.before = {name: p.detach().clone() for name, p in self.plain.net.base.items()}
+        sets = learner.memory.draws
+
+        def noted(times: int, n: int, *, current: bool = False) -> Tensor:
+            rows.append(sets(times, n, current=current))
+            return rows[-1]
+
+        def noted_anchors() -> Any:
+            found = drawn()
+            self.plain.anchors = found[0].x[found[1]], found[0].task[found[1]].tolist()
+            return found
+
+        learner.memory.draws, learner.drawn = noted, noted_anchors  # type: ignore[method-assign]
+        x, y = batch(spec, 4, seed=2)
+        learner.observe(x, y)
+        (which,) = rows[0]
+        memory = learner.memory
+        self.batch = Part(x, y.tolist(), [2] * 4, [])
+        self.replayed = Part(memory.x[which], memory.y[which].tolist(), memory.task[which].tolist(), [])
+        self.after = base_of(learner)
+
+
 @pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head per task"])
 def test_a_step_descends_the_whole_loss_by_finite_differences(spec: InputSpec) -> None:
     config = HalConfig(memory=5, replay=7, lr=0.1, anchoring=1.0, **FEW)
-    learner = in_double(Hal(spec, config))
-    plain, drawn = PlainHal(learner), learner.drawn
-    teach(learner, tasks=2)
-    learner.begin_task(TaskInfo("open", 3))
-    learner.observe(*batch(spec, 4, seed=1))
-    plain.net.meet(learner)
-    before = {name: p.detach().clone() for name, p in plain.net.base.items()}
-    rows: list[Tensor] = []
-    sets = learner.memory.draws
-
-    def noted(times: int, n: int, *, current: bool = False) -> Tensor:
-        rows.append(sets(times, n, current=current))
-        return rows[-1]
-
-    def noted_anchors() -> Any:
-        found = drawn()
-        plain.anchors = found[0].x[found[1]], found[0].task[found[1]].tolist()
-        return found
-
-    learner.memory.draws, learner.drawn = noted, noted_anchors  # type: ignore[method-assign]
-    x, y = batch(spec, 4, seed=2)
-    learner.observe(x, y)
-    (which,) = rows[0]
-    memory = learner.memory
-    own = Part(x, y.tolist(), [2] * 4, [])
-    replayed = Part(memory.x[which], memory.y[which].tolist(), memory.task[which].tolist(), [])
-    plain.net.base = {}
-    plain.net.meet(learner)
-    way = {name: (before[name] - p.detach()) / config.lr for name, p in plain.net.base.items()}  # the gradient taken
+    step = OneStep(spec, config)
+    plain, before, parts = step.plain, step.before, (step.batch, step.replayed)
+    way = {name: (before[name] - p) / config.lr for name, p in step.after.items()}  # the gradient taken
     length = sum(float(w.square().sum()) for w in way.values())
     eps = 1e-5
     forth, back = (
-        plain.whole({name: p + sign * eps * way[name] for name, p in before.items()}, own, replayed) for sign in (1, -1)
+        plain.whole({name: p + sign * eps * way[name] for name, p in before.items()}, *parts) for sign in (1, -1)
     )
     slope = float(forth - back) / (2 * eps)  # along its own gradient, the slope is the gradient's square
     assert slope == pytest.approx(length, rel=1e-4)
-    no_anchors = plain.joint(before, own, replayed)
-    assert abs(float(plain.whole(before, own, replayed) - no_anchors)) > 1e-3, "anchors matter here"
+    no_anchors = plain.joint(before, *parts)
+    assert abs(float(plain.whole(before, *parts) - no_anchors)) > 1e-3, "anchors matter here"
 
 
-def test_in_first_order_only_the_gradient_of_the_step_ahead_is_constant() -> None:
-    for order in (True, False):
-        learner = in_double(Hal(SPLIT, HalConfig(lr=0.1, second_order=order, anchoring=1.0, **FEW)))
-        teach(learner, tasks=1)
-        learner.begin_task(TaskInfo("open", 3))
-        e, counts = learner.drawn()
-        base = learner.network.base
-        ahead = base.ahead([0.1 * torch.ones_like(p) for p in base.tensors], 0.1)
-        then = learner.outputs(e, ahead).logits
-        assert all(g.abs().sum() > 0 for g in base.gradient(then[counts].square().sum())[:2]), "theta~ follows theta"
+@pytest.mark.parametrize("second_order", [False, True])
+def test_a_step_of_either_order_is_that_of_the_plain_computation(second_order: bool) -> None:
+    config = HalConfig(memory=5, replay=7, lr=0.1, anchoring=1.0, second_order=second_order, **FEW)
+    step = OneStep(SPLIT, config)
+    plain, other = (recomputed(step, config, second_order=order) for order in (second_order, not second_order))
+    assert_same(step.after, plain)
+    assert any(float((plain[name] - p).abs().max()) > 1e-3 for name, p in other.items()), "the order matters here"
+
+
+def recomputed(step: OneStep, config: HalConfig, *, second_order: bool) -> Parameters:
+    """The parameters after the step; in first order, the gradient in theta~ is a constant and theta is not."""
+    theta, net = {name: p.clone().requires_grad_() for name, p in step.before.items()}, step.plain.net
+    loss = step.plain.joint(theta, step.batch, step.replayed)
+    found = torch.autograd.grad(loss, list(theta.values()), create_graph=True, allow_unused=True)
+    gradient = {name: torch.zeros_like(theta[name]) if g is None else g for name, g in zip(theta, found, strict=True)}
+    inner = {name: g if second_order else g.detach() for name, g in gradient.items()}
+    ahead = {name: p - config.lr * inner[name] for name, p in theta.items()}
+    assert step.plain.anchors is not None
+    x, tasks = step.plain.anchors
+    outputs = []
+    for net.base in (theta, ahead):
+        outputs.append(net.logits(255 * x, tasks))
+    distance = torch.stack([((a - b) ** 2).sum() for a, b in zip(*outputs, strict=True)]).mean()
+    held = gradients(distance, theta)
+    taken = {name: g + config.anchoring * held[name] for name, g in gradient.items()}
+    return {name: (p - config.lr * taken[name]).detach() for name, p in theta.items()}
 
 
 def test_the_first_task_is_er_with_one_mean_over_all_and_its_anchors_are_stored_samples() -> None:
@@ -150,6 +172,40 @@ def test_anchors_of_later_tasks_start_at_the_class_mean_and_are_forgotten_more()
 
     with torch.no_grad():
         assert objective(kept.x[1]) > objective(start)
+
+
+@pytest.mark.parametrize("spec", [SPLIT, IMAGE], ids=["mlp", "resnet"])
+def test_anchors_are_those_of_the_plain_computation(spec: InputSpec) -> None:
+    c = HalConfig(memory=6, replay=5, lr=0.05, forgetting_steps=3, anchor_steps=4, anchor_lr=0.02, attraction=0.5)
+    learner = teach(in_double(Hal(spec, c)), tasks=1, n=6)
+    learner.begin_task(TaskInfo("second", 3))
+    learner.observe(*batch(spec, 6, seed=1))
+    kept, net, memory = learner.kept_anchors(), PlainNet(learner), learner.memory
+    net.meet(learner)
+    image, mean, random = kept.running_image.clone(), kept.running_features.clone(), torch.Generator()
+    random.set_state(learner.engine.rng.get_state())
+    learner.end_task()
+    rows, theta, statistics = memory.rows_of(0), net.base, dict(net.resnet.running)
+    for some in torch.randint(len(rows), (3, 5), generator=random):  # theta_M: SGD on what is stored of the first task
+        found = gradients(net.loss(memory.x[rows[some]], memory.y[rows[some]].tolist(), [0] * 5), net.base)
+        net.base = {name: (p - c.lr * found[name]).detach().requires_grad_() for name, p in net.base.items()}
+        net.resnet.running = dict(statistics)
+    theta_m = net.base
+    for label in range(3):
+        e, m, v = image[label], torch.zeros_like(image[label]), torch.zeros_like(image[label])
+        for step in range(1, 5):  # Adam, upwards
+            x = e.clone().requires_grad_()
+            net.base = theta_m
+            forgotten = mean_ce(net.logits(255 * x[None], [1], training=False), [label])
+            net.base = theta
+            known = mean_ce(net.logits(255 * x[None], [1], training=False), [label])
+            phi = net.features(255 * x[None], [1], training=False)[1][0]
+            apart = 1 - phi @ mean[label] / (phi.norm() * mean[label].norm())
+            (g,) = torch.autograd.grad(forgotten - known - 0.5 * apart, x)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            e = e + c.anchor_lr * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+        torch.testing.assert_close(kept.x[1, label], e, rtol=1e-5, atol=1e-7)
+        assert float((e - image[label]).abs().max()) > 0.01
 
 
 def test_mean_features_decay_with_each_batch_that_has_the_class() -> None:

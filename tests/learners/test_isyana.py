@@ -16,7 +16,16 @@ from scale_cl.learners.isyana import relevance
 from scale_cl.streams import TaskInfo
 from tests.learners.plain import in_double
 from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, DOMAIN, SPLIT, batch, teach
+from tests.learners.tiny import (
+    COLOUR,
+    DOMAIN,
+    SMALL_COLOUR,
+    SPLIT,
+    batch,
+    maps_of_two_convolutions,
+    teach,
+    two_convolutions,
+)
 
 
 def plain_relevance(a: np.ndarray, b: np.ndarray) -> float:
@@ -46,7 +55,7 @@ def test_relevance_is_mutual_information_relative_to_the_entropies() -> None:
     assert not relevance(h, missing)[1].any()
 
 
-def activations(own: dict[str, Tensor], x: Tensor) -> list[Tensor]:
+def of_mlp(own: dict[str, Tensor], x: Tensor) -> list[Tensor]:
     h, found = x.double().flatten(1) / 255, []
     for i in (0, 1):
         h = (h @ own[f"backbone.layers.{i}.weight"].T + own[f"backbone.layers.{i}.bias"]).clamp(min=0)
@@ -54,9 +63,18 @@ def activations(own: dict[str, Tensor], x: Tensor) -> list[Tensor]:
     return found
 
 
-def test_steps_are_those_of_the_plain_computation() -> None:
-    c = IsyanaConfig(lr=0.2, other_lr=0.05, penalty=0.7, sharing=2.0, backbone="mlp-7-5")
-    learner = in_double(Isyana(DOMAIN, c))
+def of_convolutions(own: dict[str, Tensor], x: Tensor) -> list[Tensor]:
+    return [h.clamp(min=0).mean((2, 3)) for h in maps_of_two_convolutions(own, x)]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "convolutions"])
+def test_steps_are_those_of_the_plain_computation(kind: str) -> None:
+    c = IsyanaConfig(lr=0.2, other_lr=0.05, penalty=0.7, sharing=2.0, backbone="mlp-7-5" if kind == "mlp" else "auto")
+    spec, activations, incoming = DOMAIN, of_mlp, [f"backbone.layers.{i}.weight" for i in (0, 1)]
+    if kind == "convolutions":
+        spec, activations = SMALL_COLOUR, of_convolutions
+        incoming = [f"backbone.module.{i}.weight" for i in (0, 3)]
+    learner = in_double(Isyana(spec, c, backbone=None if kind == "mlp" else two_convolutions))
     seen: dict[tuple[int, int], list[Tensor]] = {}  # features of each task and class
     relevant: dict[int, list[np.ndarray]] = {}  # R of each task, batch by batch
     before: dict[str, Tensor] = {}
@@ -64,7 +82,7 @@ def test_steps_are_those_of_the_plain_computation() -> None:
         learner.begin_task(TaskInfo(str(task), 3))
         for step in range(3):
             own = {n: p.detach().clone().requires_grad_() for n, p in learner.net.base_parameters().items()}
-            x, y = batch(DOMAIN, 6, seed=10 * task + step)
+            x, y = batch(spec, 6, seed=10 * task + step)
             stats = learner.observe(x, y)
             layers = activations(own, x)
             logits = layers[1] @ own["heads.weight.data"][0].T + own["heads.bias.data"][0]
@@ -79,8 +97,9 @@ def test_steps_are_those_of_the_plain_computation() -> None:
             penalty = 0.0
             for (name, p), g in zip(own.items(), gradient, strict=True):
                 wanted = p - c.other_lr * g
-                if name.startswith("backbone") and name.endswith("weight"):
-                    held = (omega[:7] if "layers.0" in name else omega[7:])[:, None]
+                if name in incoming:
+                    held = omega[:7] if name == incoming[0] else omega[7:]
+                    held = held.view(-1, *[1] * (p.dim() - 1))
                     way = (p - before[name] if before else torch.zeros_like(p)).detach()
                     penalty += float((c.penalty * held * way**2).sum()) if before else 0.0
                     wanted = p - c.lr * torch.exp(-held - 0.1) * (g + 2 * c.penalty * held * way)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from scale_cl.learners import Mas, MasConfig
 from scale_cl.streams import InputSpec, TaskInfo
-from tests.learners.plain import SPLIT, VECTOR, gradients
+from tests.learners.plain import IMAGE, SPLIT, VECTOR, gradients
 from tests.learners.reference_networks import Parameters
 from tests.learners.side_by_side_net import Beside, PlainMethod, some_tasks
 from tests.learners.tiny import batch
@@ -41,9 +41,10 @@ class PlainMas(PlainMethod):
                 self.omega[name] = self.omega[name] + found[name].abs() / len(self.samples())
 
 
-@pytest.mark.parametrize("spec", [VECTOR, SPLIT], ids=["one head", "a head per task"])
+@pytest.mark.parametrize("spec", [VECTOR, SPLIT, IMAGE], ids=["one head", "a head per task", "resnet"])
 def test_steps_are_those_of_the_plain_computation(spec: InputSpec) -> None:
-    Beside(Mas(spec, MasConfig(lr=0.05, penalty=0.2, decay=0.7, implicit=False)), PlainMas).run(some_tasks(spec))
+    tasks = [("a", 2, 1), ("b", 3, 2)] if spec is IMAGE else some_tasks(spec)
+    Beside(Mas(spec, MasConfig(lr=0.05, penalty=0.2, decay=0.7, implicit=False)), PlainMas).run(tasks)
 
 
 def test_the_sensitivity_of_a_linear_model_is_known() -> None:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scale_cl.learners import Finetune, FinetuneConfig, Npc, NpcConfig
 from scale_cl.streams import TaskInfo
 from tests.learners.plain import in_double
-from tests.learners.tiny import COLOUR, DOMAIN, batch, teach
+from tests.learners.tiny import (
+    COLOUR,
+    DOMAIN,
+    SMALL_COLOUR,
+    batch,
+    maps_of_two_convolutions,
+    teach,
+    two_convolutions,
+)
 
 
 def test_mlp_steps_are_those_of_the_plain_computation() -> None:
@@ -45,6 +54,47 @@ def test_mlp_steps_are_those_of_the_plain_computation() -> None:
         for name, p in learner.net.base_parameters().items():
             torch.testing.assert_close(p.detach(), base[name], rtol=1e-5, atol=1e-8)
     assert 0 < int((learner.paces() < 1).sum()) < 512, "some neurons are slow, some are not"
+
+
+def test_steps_of_convolutions_are_those_of_the_plain_computation() -> None:
+    c = NpcConfig(lr=0.1, alpha=0.05, beta=0.4, inertia=0.6)
+    learner = in_double(Npc(SMALL_COLOUR, c, backbone=two_convolutions))
+    learner.importance.data = learner.importance.data.double()
+    learner.begin_task(TaskInfo("a", 3))
+    base = {name: p.detach().clone() for name, p in learner.net.base_parameters().items()}
+    importance = [torch.zeros(width, dtype=torch.float64) for width in (7, 5)]
+    mean, variance = torch.zeros(7, dtype=torch.float64), torch.ones(7, dtype=torch.float64)
+    slow = []
+    for step in range(4):
+        x, y = batch(SMALL_COLOUR, 5, seed=step)
+        learner.observe(x, y)
+        own = {name: p.requires_grad_() for name, p in base.items()}
+        maps = maps_of_two_convolutions(own, x)
+        features = maps[1].clamp(min=0).mean((2, 3))
+        logits = features @ own["heads.weight.data"][0].T + own["heads.bias.data"][0]
+        found = torch.autograd.grad(-logits.log_softmax(1)[range(5), y].mean(), [*own.values(), *maps])
+        gradient, rates = dict(zip(own, found, strict=False)), dict.fromkeys(own, torch.tensor(c.lr))
+        for i, (a, g) in enumerate(zip(maps, found[len(own) :], strict=True)):
+            taylor = (a * g).abs().mean((0, 2, 3))
+            taylor = taylor / taylor.square().mean().sqrt()
+            importance[i] = (c.inertia * importance[i] + (1 - c.inertia) * taylor).detach()
+        each = [torch.tensor([rate_of(float(n), c) for n in own], dtype=torch.float64) for own in importance]
+        rates |= {f"backbone.module.{i}.weight": each[i > 0].view(-1, 1, 1, 1) for i in (0, 3)}
+        rates |= {f"backbone.module.1.{name}": each[0] for name in ("weight", "bias")}
+        rates |= {"backbone.module.3.bias": each[1]}
+        before = F.conv2d(x.double() / 255, base["backbone.module.0.weight"].detach(), stride=2)
+        share = 0.1 * each[0] / c.lr  # of the batch in running statistics, at the neuron's pace
+        mean = mean + share * (before.mean((0, 2, 3)) - mean)
+        variance = variance + share * (before.var((0, 2, 3)) - variance)
+        base = {name: (p - rates[name] * gradient[name]).detach() for name, p in own.items()}
+        torch.testing.assert_close(learner.importance, torch.cat(importance), rtol=1e-5, atol=1e-9)
+        for name, p in learner.net.base_parameters().items():
+            torch.testing.assert_close(p.detach(), base[name], rtol=1e-5, atol=1e-8)
+        for name, expected in (("running_mean", mean), ("running_var", variance)):
+            kept = learner.net.get_buffer(f"backbone.module.1.{name}")
+            torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-8)
+        slow += [int((own < c.lr).sum()) for own in each]
+    assert 0 < sum(slow) < 4 * 12, "some neurons are slow, some are not"
 
 
 def rate_of(importance: float, c: NpcConfig) -> float:

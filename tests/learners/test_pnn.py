@@ -96,6 +96,43 @@ def test_a_column_learns_by_reading_as_well() -> None:
     assert moved == set(before)
 
 
+def test_a_step_of_the_third_column_descends_by_its_own_weights_laterals_and_head() -> None:
+    learner = Pnn(SPLIT, PnnConfig(width=4, lr=0.1))
+    teach(learner, tasks=2)
+    learner.begin_task(TaskInfo("open", 3))
+    x, y = batch(SPLIT, 6, seed=5)
+    kept = {name: t.clone() for name, t in learner.columns.state_dict().items()}
+    heads = {name: p.detach().clone() for name, p in learner.net.heads.named_parameters()}
+    theta = {name: p.clone().requires_grad_() for name, p in kept.items() if name.startswith("columns.2.")}
+    theta |= {f"head.{name}": p[2].clone().requires_grad_() for name, p in heads.items()}
+    h: list[list[Tensor]] = []  # of each column, of each layer
+    for k in range(3):
+        own = kept | theta if k == 2 else kept
+        before, sites = x.flatten(1) / 255, []
+        for i in (0, 1):
+            name = f"columns.{k}.backbone.layers.{i}"
+            sites.append((before @ own[f"{name}.weight"].T + own[f"{name}.bias"]).clamp(min=0))
+            before = sites[-1]
+            if k > 0:
+                lateral = f"columns.{k}.laterals.{i}"
+                read = torch.cat([own[f"{lateral}.scale"][j] * h[j][i] for j in range(k)], 1)
+                inside = (read @ own[f"{lateral}.v"].T + own[f"{lateral}.bias"]).clamp(min=0)
+                before = before + inside @ own[f"{lateral}.u"].T
+        h.append(sites)
+    logits = before @ theta["head.weight.data"].T + theta["head.bias.data"]
+    loss = -logits.log_softmax(1)[range(6), y].mean()
+    gradient = dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
+    assert float(learner.observe(x, y)["loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+    expected = {name: (p - 0.1 * gradient[name]).detach() for name, p in theta.items()}
+    for name, t in learner.columns.state_dict().items():
+        torch.testing.assert_close(t, expected.get(name, kept[name]), rtol=1e-5, atol=1e-7)
+        assert name in expected or torch.equal(t, kept[name])
+    for name, p in learner.net.heads.named_parameters():
+        torch.testing.assert_close(p.detach()[2], expected[f"head.{name}"], rtol=1e-5, atol=1e-7)
+        assert torch.equal(p.detach()[:2], heads[name][:2])
+    assert all(float(g.abs().max()) > 0 for g in gradient.values())
+
+
 def test_parameters_grow_as_the_formula_says() -> None:
     learner, width, inputs = make(SPLIT), 4, 25
     counts = []

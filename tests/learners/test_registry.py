@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from scale_cl.errors import ConfigError
@@ -39,3 +42,9 @@ def test_paper_settings_are_a_copy() -> None:
     settings = registry.preset_settings("scale", "pmnist")
     settings["inner_lr"] = 7.0
     assert registry.preset_settings("scale", "pmnist")["inner_lr"] == 0.1
+
+
+def test_the_manual_counts_them_right() -> None:
+    methods = set(registry.names()) - {"scale-ema", "scale-plus", "independent", "joint", "finetune"}
+    page = (Path(__file__).parents[2] / "docs/compare.md").read_text()
+    assert re.findall(r"\[(\d+) and three bounds\]", page) == [str(len(methods))] * 2

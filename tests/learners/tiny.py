@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from scale_cl.learners import Learner, registry
 from scale_cl.streams import InputSpec, TaskInfo
@@ -14,6 +15,7 @@ DOMAIN = InputSpec((1, 5, 5), 255.0, "domain")
 SPLIT = InputSpec((1, 5, 5), 255.0, "task")
 VECTORS = InputSpec((6,), None, "task")
 COLOUR = InputSpec((3, 17, 17), 255.0, "task")
+SMALL_COLOUR = InputSpec((3, 9, 9), 255.0, "domain")
 
 
 L = TypeVar("L", bound=Learner)
@@ -35,6 +37,21 @@ def quick(name: str) -> dict[str, int]:
 def new(name: str, spec: InputSpec = SPLIT, *, seed: int = 0, **values: Any) -> Learner:
     """A learner with its default settings, apart from the quick ones and `values`."""
     return registry.make(name, spec, registry.config_class(name)(**quick(name) | values), seed=seed)
+
+
+def two_convolutions() -> nn.Module:
+    """A backbone of 7 and 5 channels; the first convolution has a batch norm, the second a bias."""
+    first = nn.Conv2d(3, 7, 3, stride=2, bias=False), nn.BatchNorm2d(7), nn.ReLU()
+    return nn.Sequential(*first, nn.Conv2d(7, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def maps_of_two_convolutions(own: dict[str, Tensor], x: Tensor) -> list[Tensor]:
+    """What its channels are in training, before the ReLU, by these parameters of a network."""
+    h = F.conv2d(x.double() / 255, own["backbone.module.0.weight"], stride=2)
+    mean, variance = h.mean((0, 2, 3), keepdim=True), h.var((0, 2, 3), correction=0, keepdim=True)
+    h = (h - mean) / (variance + 1e-5).sqrt()
+    first = h * own["backbone.module.1.weight"].view(-1, 1, 1) + own["backbone.module.1.bias"].view(-1, 1, 1)
+    return [first, F.conv2d(first.relu(), own["backbone.module.3.weight"], own["backbone.module.3.bias"])]
 
 
 def is_mlp(name: str) -> bool:

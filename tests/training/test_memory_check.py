@@ -273,6 +273,8 @@ def test_advice_goes_by_what_takes_most(monkeypatch: pytest.MonkeyPatch) -> None
     assert "processes 600.0 MiB" in several
     assert several.endswith("take fewer processes (run.processes)")
     assert "fewer tasks (stream.tasks)" in refusal(monkeypatch, resolve(learner="acl"), few_digits(tasks=20), 2**22)
+    columns = refusal(monkeypatch, resolve(learner="pnn"), few_digits(tasks=20), 2**22)
+    assert columns.endswith("take fewer tasks (stream.tasks) or narrower columns (learner.width)")
 
 
 def test_on_a_gpu_the_stream_lies_there_too_and_recordings_keep_their_room() -> None:

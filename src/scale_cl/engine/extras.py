@@ -3,6 +3,9 @@
 The settings are those of `LearnerConfig`, so that a comparison can give them to all learners alike. A method does not
 know of them: the average follows every move of the base weights, and the terms are added to every loss whose gradient
 trunk and heads follow.
+
+CPR: Cha et al., "CPR: Classifier-Projection Regularization for Continual Learning", 2021. SCALE's paper says of it:
+"the projection concept is put forward to induce wide local optimum regions".
 """
 
 from __future__ import annotations

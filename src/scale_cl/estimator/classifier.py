@@ -18,7 +18,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils import check_consistent_length, check_random_state
 from torch import Tensor
 
-from scale_cl.engine import Turns, in_turn
+from scale_cl.engine import LearnerConfig, Turns, in_turn
 from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 from scale_cl.estimator import model_file, tasks
 from scale_cl.estimator.samples import InputFormat, batches_of, is_loader, read_ahead, read_inputs, read_labels
@@ -32,6 +32,7 @@ from scale_cl.streams import Scenario, TaskInfo
 from scale_cl.streams.from_arrays import Layout
 from scale_cl.training.checkpoint import Images
 from scale_cl.training.machine import choose_device, threads_in_use
+from scale_cl.training.memory_check import Work, check_task_fits
 
 _AT_ONCE = 1024  # samples that are predicted together
 _NAMED = 5  # at most so many labels are named in a warning
@@ -238,11 +239,23 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Open the task with a head for all its labels; returns the labels as outputs of the head."""
         if known is not None and len(strangers := np.setdiff1d(labels, known)):
             raise InputError(f"label {strangers.tolist()[0]!r} is not one of `classes`; add it there or leave that out")
-        grown = self.labels_.add(name, labels if known is None else known)
+        is_new = name not in self.labels_.tasks
+        book = copy.deepcopy(self.labels_) if is_new else self.labels_  # a task that is refused leaves nothing behind
+        grown = book.add(name, labels if known is None else known)
+        if is_new and self.labels_.tasks:
+            self._check_fits((*self.learner_.engine.classes, book.size(name)), self.learner_)
         if grown or self.learner_.current_task != name:
-            self.learner_.begin_task(TaskInfo(name, self.labels_.size(name)))
-        self.classes_, self.tasks_ = self.labels_.classes, self.labels_.tasks
-        return self.labels_.outputs(name, labels)
+            self.learner_.begin_task(TaskInfo(name, book.size(name)))
+        self.labels_, self.classes_, self.tasks_ = book, book.classes, book.tasks
+        return book.outputs(name, labels)
+
+    def _check_fits(self, classes: tuple[int, ...], learner: Learner | None) -> None:
+        """Raise ConfigError if the last of these tasks will not fit; a class or backbone of the user's is not tried."""
+        entry, device = self._learner_entry(), choose_device(self.device)
+        listed = entry.name in registry.names() and registry.entry(entry.name).kind is entry.kind
+        if listed and isinstance(self.backbone, str | None):
+            work = Work(self.input_format_.spec, classes, int(self.batch_size), _AT_ONCE, device.type == "cuda")
+            check_task_fits(entry.name, self._config(), work, device, learner=learner)
 
     def _steps(self, x: Tensor, y: Tensor, order: Tensor, size: int) -> None:
         for rows in order.split(size):
@@ -408,22 +421,26 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def new_learner(self) -> Learner:
         """A new learner with this estimator's parameters, for inputs such as those seen."""
+        entry, backbone = self._learner_entry(), None if isinstance(self.backbone, str) else self.backbone
+        spec, device = self.input_format_.spec, choose_device(self.device)
+        learner = entry.kind(spec, self._config(), seed=self.seed_, device=device, backbone=backbone)
+        learner.engine.turns = self.turns
+        learner.name = entry.name
+        learner.engine.advice = ""
+        return learner
+
+    def _config(self) -> LearnerConfig:
+        """All settings of the learner."""
         spec, entry = self.input_format_.spec, self._learner_entry()
         colour = len(spec.shape) == 3 and spec.shape[0] == 3
         like = USER_IMAGES[0] if colour else USER_FEATURES
         values = entry.settings(like, boundaries=spec.boundaries)
         standardise = spec.pixel_max is None if self.standardise == "auto" else bool(self.standardise)
         values |= {"standardise": standardise, **self._learner_settings()}
-        backbone = self.backbone
-        if isinstance(backbone, str):
-            values["backbone"], backbone = backbone, None
+        if isinstance(self.backbone, str):
+            values["backbone"] = self.backbone
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-        config = build(entry.kind.config_class, plain)
-        learner = entry.kind(spec, config, seed=self.seed_, device=choose_device(self.device), backbone=backbone)
-        learner.engine.turns = self.turns
-        learner.name = entry.name
-        learner.engine.advice = ""
-        return learner
+        return build(entry.kind.config_class, plain)
 
     def new_finder(self) -> tasks.FoundTasks:
         """A new finder of tasks for this estimator's learner, with its parameters."""
@@ -503,6 +520,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 spec = replace(inputs.spec, scenario="class", boundaries=False)
                 self.input_format_ = replace(inputs, spec=spec)
             self.labels_ = tasks.ClassBook(shared=self.input_format_.spec.scenario != "task")
+            self._check_fits((len(np.unique(labels)),), None)
             self.learner_ = self.new_learner()
         return x, labels
 

@@ -62,7 +62,7 @@ PAPER_STREAMS = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 PAPER_LEARNERS = ("gem", "mer", "mir", "er", "ctn", "scale")
 FAMILIES = (  # systems that the paper names: regularisation, structure, and memory with some that it runs
     *("ewc", "si", "mas", "lwf", "npc", "isyana"),
-    *("pnn", "independent", "acl", "den", "learn-to-grow", "bocl"),
+    *("pnn", "independent", "acl", "den", "learn-to-grow", "bocl", "kiera", "adcn"),  # the last two: few labels
     *("icarl", "hal", "er", "derpp", "scale"),
 )
 _VARIANTS = (  # SCALE with one choice made otherwise, for claims of the paper
@@ -101,6 +101,8 @@ CPU_MILLISECONDS = {
     "den": (4, 10, 60),
     "learn-to-grow": (2.5, 60, 400),
     "bocl": (15, 30, 150),
+    "kiera": (17, 30, 150),
+    "adcn": (16, 25, 140),
     "independent": (1, 20, 120),
     "joint": (1, 30, 200),
     "finetune": (1, 20, 120),

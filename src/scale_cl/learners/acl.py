@@ -41,6 +41,7 @@ class AclConfig(LearnerConfig):
     private_channels: int = setting(32, "channels of a private module's convolutions", low=1)
     task_heads: bool = setting(True, "a head per task on every stream; off: one head where the stream has one for all")
     epochs: int = setting(1, "passes over a task's data; the authors make 200, an online learner one", low=1)
+    max_tasks: int = setting(100, "most tasks; another one is refused, as the network grows with each", low=1)
 
 
 class Acl(Learner):
@@ -58,7 +59,7 @@ class Acl(Learner):
         shared = engine.spec.scenario == "domain" and not c.task_heads
         heads = Heads(2 * backbone.feature_width, shared=shared, xavier=backbone.xavier)
         private = PrivateModules(engine.spec.shape, backbone, channels=c.private_channels)
-        self.module = SharedPrivateNet(engine.inputs(), backbone, heads, private)
+        self.module = SharedPrivateNet(engine.inputs(), backbone, heads, private, c.max_tasks)
         self.network = engine.network(self.module)
         self.discriminator = engine.task_part("discriminator", self.new_discriminator)
         self.trained = engine.weights(self.open_parameters)

@@ -73,6 +73,8 @@ _PLUS_STREAMS = _SCALE_STREAMS | {"pmnist": {"replay": 55, "weight_average": 0.9
 _PLUS_PRESET = Preset(_PLUS, permuted=_PLUS_PERMUTED, user_images={"clip": 5.0, **_NO_FLIPS}, streams=_PLUS_STREAMS)
 _AS_PRINTED = {"memory_policy": "ring", "norm_on_memory": False}
 _CTN_RATES = {"inner_lr": 0.03, "outer_lr": 0.1}
+# Standardised features are larger than pixels in [0, 1]: at the rate for permuted streams these forget or diverge.
+_ON_FEATURES = {USER_FEATURES: {"lr": 0.03}}
 _DEN_STEPS = {"lr": 0.1, "head_steps": 10, "retrain_steps": 20, "expand_steps": 10}  # of 100 batches of a task
 _BOTH = {  # learners to which nothing of ours was added
     "mer": Preset(permuted={"lr": 0.03}),
@@ -82,10 +84,12 @@ _BOTH = {  # learners to which nothing of ours was added
         streams={"sminiimagenet": {"lr": 0.003, "adversarial": 0.005}},
     ),
     "joint": Preset(permuted={"lr": 0.1}),
-    "pnn": Preset(permuted={"lr": 0.1}),
+    "pnn": Preset(permuted={"lr": 0.1}, streams=_ON_FEATURES),
     "independent": Preset(permuted={"lr": 0.1}),
     "learn-to-grow": Preset(permuted={"lr": 0.1, "search_steps": 20, "candidates": 1}),
     "bocl": Preset(permuted={"lr": 0.1, "search_steps": 10}),
+    "kiera": Preset(streams={USER_FEATURES: {"lr": 0.0001}}),
+    "adcn": Preset(streams={USER_FEATURES: {"lr": 0.0001}}),
 }
 PRESETS: dict[str, dict[str, Preset]] = {
     "paper": {
@@ -118,16 +122,20 @@ PRESETS: dict[str, dict[str, Preset]] = {
         ),
         "scale-plus": _PLUS_PRESET,
         "ctn": Preset(permuted=_CTN_RATES),
-        "ewc": Preset(permuted={"lr": 0.1}),
-        "si": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
-        "mas": Preset(permuted={"lr": 0.1, "penalty": 0.03}),
-        "lwf": Preset(permuted={"lr": 0.1, "distillation": 0.5}),
-        "npc": Preset(permuted={"lr": 0.1, "alpha": 0.03}),
+        "ewc": Preset(permuted={"lr": 0.1}, streams=_ON_FEATURES),
+        "si": Preset(permuted={"lr": 0.1, "penalty": 0.03}, streams=_ON_FEATURES),
+        "mas": Preset(permuted={"lr": 0.1, "penalty": 0.03}, streams=_ON_FEATURES),
+        "lwf": Preset(permuted={"lr": 0.1, "distillation": 0.5}, streams=_ON_FEATURES),
+        "npc": Preset(permuted={"lr": 0.1, "alpha": 0.03}, streams=_ON_FEATURES),
         "isyana": Preset(permuted={"lr": 0.1}),
         "den": Preset(permuted=_DEN_STEPS | {"stay": 0.01}),
         # On a ResNet the distance on anchors is steep when a task begins: a gradient of up to 16 times that of ER.
-        "hal": Preset({"updates": 3, "clip": 10.0}, permuted={"lr": 0.1, "anchoring": 0.1, "clip": 0.0}),
-        "icarl": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1}),
+        "hal": Preset(
+            {"updates": 3, "clip": 10.0},
+            permuted={"lr": 0.1, "anchoring": 0.1, "clip": 0.0},
+            streams=_ON_FEATURES,
+        ),
+        "icarl": Preset(everywhere={"updates": 3}, permuted={"lr": 0.1}, streams=_ON_FEATURES),
         **_BOTH,
     },
 }

@@ -86,10 +86,12 @@ class PrivateModules(nn.Module):
 class SharedPrivateNet(ContinualNet):
     """A shared backbone and private modules; a head sees the features of both."""
 
-    def __init__(self, inputs: Inputs, backbone: Backbone, heads: Heads, private: PrivateModules) -> None:
-        """Put the parts together; `heads` are twice as wide as the backbone's features."""
+    def __init__(
+        self, inputs: Inputs, backbone: Backbone, heads: Heads, private: PrivateModules, most_tasks: int
+    ) -> None:
+        """Put the parts together for at most so many tasks; `heads` are twice as wide as the backbone's features."""
         super().__init__(inputs, backbone, heads, None)
-        self.private = private
+        self.private, self.most_tasks = private, most_tasks
 
     def shared(self, x: Tensor) -> Tensor:
         """The shared features [B, width]."""

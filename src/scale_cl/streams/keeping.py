@@ -57,7 +57,7 @@ def room(device: torch.device | None = None, *, copies: int = 1) -> int:
 
 def free_memory() -> int | None:
     """Bytes of memory that this process may still take; None if that is not known."""
-    known = [n for n in (_available(), _left_in_group()) if n is not None]
+    known = [n for n in (_available(), _left_in_group(), _left_of_limit()) if n is not None]
     return min(known) if known else None
 
 
@@ -76,3 +76,15 @@ def _left_in_group(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
         return max(0, int(most) - int(now))
     except (OSError, ValueError):  # no such files, or "max": no limit
         return None
+
+
+def _left_of_limit() -> int | None:
+    """What this process may still take of its limit (ulimit -v)."""
+    try:
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, ValueError):  # another system
+        return None
+    return None if most == resource.RLIM_INFINITY else max(0, most - taken)

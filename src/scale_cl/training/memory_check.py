@@ -1,4 +1,4 @@
-"""Whether a run will fit, said before it begins: stream, memories and models against what the device has free.
+"""Whether a run or a task will fit, said before it begins: what it takes against what the device has free.
 
 What one learner takes is counted, not allocated. What it declares comes from the learner itself, built of tensors that
 have a shape and no memory, with all the tasks it will see: networks, memories, teachers, tensors. The rest is counted
@@ -39,6 +39,7 @@ _KEPT_MAPS = 3.0  # tensors kept of each convolution: its output, what norm and 
 _PASSING_MAPS = 4.0  # tensors of the largest size that are there at once in evaluation
 _UNIT, _FILM = 4, 10  # values kept of each hidden unit: before and after activation; of FiLM, scales and shifts too
 _FIRST_CAPACITY = 32  # tasks that heads and embeddings have room for from the start
+_LARGEST_TASK = 20  # times what a learner holds: a task adds less, but for a gradient of each task before
 _log = logging.getLogger("scale_cl")
 
 
@@ -105,11 +106,60 @@ def check_fits(
     total = sum(parts.values())
     if total <= free:
         return
-    listed = ", ".join(f"{name} {words(size)}" for name, size in _by_size(parts))
     raise ConfigError(
-        f"{learners} learner{'s' if learners > 1 else ''} on {stream.name} need about {words(total)} ({listed}), "
+        f"{learners} learner{'s' if learners > 1 else ''} on {stream.name} need about {_listed(parts)}, "
         f"but {device} has {words(free)} free; take {_advice(config, parts, on_gpu=on_gpu, learners=learners)}"
     )
+
+
+def check_task_fits(
+    name: str, config: LearnerConfig, work: Work, device: torch.device, *, learner: Learner | None
+) -> None:
+    """Raise ConfigError if the last task of `work` will not fit into what the device has free.
+
+    `learner` has learned all tasks but the last; None: there is none yet. Nothing is raised if what is free or what the
+    learner called `name` takes is not known.
+    """
+    free, tasks = free_bytes(device), len(work.classes)
+    if free is None:
+        return
+    if learner is not None:
+        owned = learner.engine.owned
+        held = [*owned.module_tensors(), *(t for memory in owned.memories.values() for t in memory.tensors())]
+        if (_LARGEST_TASK + tasks) * sum(t.nbytes for t in held) < free:
+            return
+    try:
+        now = footprint(name, config, work)
+        before = None if learner is None else footprint(name, config, replace(work, classes=work.classes[:-1]))
+    except Exception as error:  # as in `check_fits`
+        _log.debug("the size of %s is not known: %s", name, error)
+        return
+    kept = ("memory", "model", "copies")
+    parts = {part: getattr(now, part) - (0 if before is None else getattr(before, part)) for part in kept}
+    parts["step"] = now.step
+    if sum(parts.values()) <= free:
+        return
+    network = ("fewer tasks or " if tasks > 1 else "") + "another backbone (backbone)"
+    ways = {
+        "fewer memory slots (memory)": parts["memory"],
+        _smaller_network(config, network, "width"): parts["model"] + parts["copies"],
+        f"smaller batches ({'batch_size, replay' if hasattr(config, 'replay') else 'batch_size'})": parts["step"],
+    }
+    way = _by_size(ways)[0][0]
+    raise ConfigError(
+        f"task number {tasks} of {name} needs about {_listed(parts)}, but {device} has {words(free)} free; take {way}"
+    )
+
+
+def _listed(parts: dict[str, int]) -> str:
+    """`3.0 GiB (model 2.0 GiB, step 1.0 GiB)`."""
+    listed = ", ".join(f"{name} {words(size)}" for name, size in _by_size(parts))
+    return f"{words(sum(parts.values()))} ({listed})"
+
+
+def _smaller_network(config: LearnerConfig, way: str, width: str) -> str:
+    """That way, or narrower columns where the learner has them."""
+    return f"{way} or narrower columns ({width})" if hasattr(config, "width") else way
 
 
 def _by_size(parts: dict[str, int]) -> list[tuple[str, int]]:
@@ -122,13 +172,14 @@ def _advice(config: Config, parts: dict[str, int], *, on_gpu: bool, learners: in
     own = config.stream.own_data is not None
     smaller = "smaller images (stream.size)" if own else "another backbone (learner.backbone)"
     slots = "fewer memory slots" + (" (learner.memory)" if hasattr(config.learner, "memory") else "")
+    fewer_tasks = _smaller_network(config.learner, "fewer tasks (stream.tasks)", "learner.width")
     first = {
         "memory": slots,
         "step": "smaller batches (run.batch_size)",
         "evaluation": smaller,
-        "model": smaller,
-        "copies": "fewer tasks (stream.tasks)",
-        "checkpoint": slots if parts["memory"] else "fewer tasks (stream.tasks)",
+        "model": _smaller_network(config.learner, smaller, "learner.width"),
+        "copies": fewer_tasks,
+        "checkpoint": slots if parts["memory"] else fewer_tasks,
     }.get(most, "")
     if most == "step" and hasattr(config.learner, "replay"):
         first = "smaller batches (run.batch_size, learner.replay)"
@@ -140,7 +191,8 @@ def _advice(config: Config, parts: dict[str, int], *, on_gpu: bool, learners: in
 def free_bytes(device: torch.device) -> int | None:
     """What the device has free; None where nobody says."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by this process
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     return free_memory()
 
 
@@ -311,7 +363,7 @@ def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequ
         base=sum(p.nbytes for p in base.values()),
         others=sum(p.nbytes for p in generator.values())
         + sum(p[0].nbytes for p in private)
-        + sum(p.nbytes for module in owned.modules()[1:] for p in module.parameters()),
+        + sum(p.nbytes for module in owned.modules()[1:] for p in module.parameters() if p.requires_grad),
         learned=sum(t.nbytes for t in owned.module_tensors()),
         kept=len(owned.teachers) * teacher + sum(t.nbytes for t, _ in tensors),
         changing=sum(t.nbytes for t, changes in tensors if changes == "step"),
@@ -329,7 +381,7 @@ def _maps(backbone: torch.nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
     sides, found = list(shape[1:]), []
     for name, layer in backbone.named_modules():
         if isinstance(layer, torch.nn.Conv2d):
-            if name == "conv":  # the first, with a pool after it
+            if name == "conv" and getattr(backbone, "pool", True):  # the first, with a pool after it
                 found.append(layer.out_channels * math.prod(sides))
                 sides = [-(-side // 2) for side in sides]
                 found.append(layer.out_channels * math.prod(sides))

@@ -1,4 +1,4 @@
-"""Every row of docs/results.md, and of the tables about scenarios and boundaries, says what its result file holds."""
+"""Every row of docs/results.md, and of the tables about claims, scenarios and boundaries, says what its file holds."""
 
 import json
 import re
@@ -9,6 +9,7 @@ import pytest
 
 from scale_cl import metrics, results
 from scale_cl.bench.cost import size_of
+from scale_cl.learners import method_properties
 from scale_cl.training.config import resolve
 
 ROOT = Path(__file__).parents[1]
@@ -156,3 +157,37 @@ def test_the_table_of_digits_without_tasks_says_what_its_file_holds() -> None:
     }
     table = {learner: cells for learner, *cells in map(dict.values, table_after("**Digits without tasks**"))}
     assert table == written
+
+
+# ---- docs/claims.md --------------------------------------------------------------------------------------------------
+CLAIMS = (ROOT / "docs/claims.md").read_text()
+PLAIN = "ScalePlainDiscriminator"
+FIGURE = re.compile(r"\[([^\]]+)\]\(\.\./(results/[^)]+result\.json)\)")
+
+
+@pytest.mark.parametrize(("text", "file"), sorted(set(FIGURE.findall(CLAIMS))))
+def test_a_figure_of_a_claim_is_that_of_its_file(text: str, file: str) -> None:
+    result = results.read(ROOT / file)
+    if text.endswith(" s"):
+        assert result.environment["alone"] is True
+        assert text == f"{fmean(seed.seconds_train for seed in result.seeds):.1f} s"
+        return
+    means = [metrics.mean_and_deviation(result.values(measure))[0] for measure in ("acc", "fm")]
+    assert text == " / ".join(f"{mean:.1f}" for mean in means if mean is not None)
+
+
+def test_what_claims_say_of_the_adversary_is_in_their_file() -> None:
+    found = json.loads((ROOT / "results/claims/pmnist.json").read_text())
+    aligned = found["alignment"]
+    told = [fmean(map(fmean, aligned[name]["own_discriminator_by_seed_and_task"])) for name in ("scale", PLAIN)]
+    probes = [f"{aligned[name]['probe']:.1f} %" for name in ("scale", "scale adversary=false")]
+    assert f"{probes[0]} of test samples from SCALE's common features, and of {probes[1]} without" in CLAIMS
+    assert f"chance is {aligned['scale']['chance']:g} %" in CLAIMS
+    assert f"the right task for {told[0]:.1f} % of test samples, without DER++ for {told[1]:.1f} %" in CLAIMS
+    assert f"it adds {found['adversary_cost']['percent']:.0f} % to the training time" in CLAIMS
+
+
+def test_growth_in_claims_is_that_of_the_methods() -> None:
+    rows = {row.learner: row.growth for row in method_properties.rows(*method_properties.EXAMPLES["scifar100"])}
+    for name in ("scale", "acl", "pnn"):
+        assert f"{name.upper()} +{rows[name]:,}" in CLAIMS

@@ -32,6 +32,20 @@ def test_steps_on_a_cpu_are_those_of_the_last_two_entries() -> None:
         assert float(row[4]) <= 1.1 * float(row[3]), "no slower than before, within the noise of the machine"
 
 
+def test_ratios_to_plain_scripts_and_avalanche_are_those_of_the_file() -> None:
+    found = json.loads((ROOT / "benchmarks/peers.json").read_text())["scale_cl_to"]
+    names = {
+        "er-3": "ER, three updates per batch",
+        "er": "ER, one update per batch",
+        "derpp": "DER++, one update per batch",
+    }
+    for work, name in names.items():
+        row = next(cells for cells in LINES if cells[0] == name)
+        beside = f"{found[work]['avalanche']:.2f}" if "avalanche" in found[work] else "-"
+        assert (row[1], row[3]) == (f"{found[work]['plain']:.2f}", beside)
+        assert row[2] == "-" or found[work]["plain"] <= float(row[2])
+
+
 def test_growth_is_that_of_the_last_entry_of_each_learner() -> None:
     last = {
         (row["learner"], row["stream"], row["tasks"]): row for one in entries("growth", "cpu") for row in one["growth"]

@@ -8,6 +8,7 @@ a config file) is only looked up among the entry points and the references that 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -46,12 +47,14 @@ def name_references(named: Mapping[str, object]) -> None:
 def give_references(references: Mapping[str, Mapping[str, str]]) -> None:
     """Take over the references that the parent process was given, and import what they stand for.
 
-    Importing them lets a child process unpickle objects of their classes.
+    Importing them lets a child process unpickle objects of their classes. The run may need only some of them, so one
+    that cannot be imported here is an error where it is needed.
     """
     for group, names in references.items():
         for name, reference in names.items():
             _kinds[group].given[name] = reference
-            _kinds[group].find(name)
+            with contextlib.suppress(ConfigError):
+                _kinds[group].find(name)
 
 
 class Plugins:

@@ -50,7 +50,7 @@ def test_features_are_those_of_the_network_that_predicts_and_leave_no_trace() ->
     after = learner.state_dict()["tensors"]
     assert all(torch.equal(before[name], after[name]) for name in before)
     features, tasks = torch.from_numpy(found), torch.from_numpy(task)
-    told = learner.discriminator(features).argmax(1) - 1
+    told = learner.engine.owned.parts["discriminator"](features).argmax(1) - 1
     expected = [100 * (told[:500] == 0).double().mean(), 100 * (told[500:] == 1).double().mean()]
     assert claims.own_accuracies(learner, features, tasks) == pytest.approx([float(one) for one in expected])
     assert claims.own_accuracies(registry.make("er", stream.spec), features, tasks) is None

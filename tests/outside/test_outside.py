@@ -313,7 +313,8 @@ def test_a_run_of_a_file_is_resumed_only_if_the_user_names_it_again(
     assert done.code == 0, "a file of that name with that class, wherever it is now"
 
 
-def test_of_two_files_of_one_name_none_is_guessed() -> None:
+def test_of_two_files_of_one_name_none_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scale_cl.plugins._kinds", {})  # child processes of later tests are not told of this one
     plugins = Plugins("thing", "tests.things")
     plugins.give("a/one.py:f")
     plugins.require_given("one.py:f", "--thing ")

@@ -9,6 +9,7 @@ import pytest
 
 from scale_cl import streams
 from scale_cl.errors import ConfigError, ScaleClError, StreamError
+from scale_cl.plugins import give_references
 from scale_cl.streams.user_streams import OUTSIDE
 from scale_cl.training.config import resolve
 from tests.streams.outside_package import CODE, install
@@ -96,13 +97,22 @@ def test_a_reference_in_a_file_is_not_imported_unless_the_user_gave_it(site: Pat
     name = f"{trap}:two_halves"
     config = tmp_path / "config.yaml"
     config.write_text(f"stream: '{name}'\n")
-    reads: list[Callable[[], object]] = [lambda: resolve(file=config), lambda: resolve(options={"stream.name": name})]
-    for recorded in reads:
+    recorded = {"stream": {"name": name}}
+    reads: list[Callable[[], object]] = [lambda: resolve(file=config), lambda: resolve(recorded=recorded)]
+    for read in reads:
         with pytest.raises(ConfigError, match=r"is named in a file, from which nothing is imported; name it yourself"):
-            recorded()
+            read()
     config.write_text("stream: 'halves:two_halves'\n")
     OUTSIDE.give("halves:two_halves")
     assert resolve(file=config).stream.name == "halves:two_halves"
     assert resolve(assignments=["stream.name=halves:no_stream"]).stream.short_name == "halves-no_stream"
     assert resolve(options={"stream.name": "halves"}).stream.name == "halves", "entry points are installed on purpose"
     assert list(OUTSIDE.given) == ["halves:two_halves", "halves:no_stream"]
+
+
+def test_a_child_process_is_told_of_references_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OUTSIDE, "given", {})
+    give_references({OUTSIDE.group: {"gone.module:stream": "gone.module:stream"}})
+    assert resolve(stream="digits").stream.name == "digits"
+    with pytest.raises(ConfigError, match=r"stream 'gone.module:stream' cannot be imported: ModuleNotFoundError"):
+        resolve(recorded={"stream": {"name": "gone.module:stream"}})

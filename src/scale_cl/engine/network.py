@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from scale_cl.engine.parts import Part
 from scale_cl.engine.replay import ReplayMemory, Samples
 from scale_cl.engine.weights import AheadWeights, Weights
 from scale_cl.nets import ContinualNet, GrowingParameter, Outputs
+from scale_cl.nets.custom_backbone import AnyBatchNorm
 from scale_cl.nets.kernels.convolution import torch_convolutions
 
 Statistics = Literal["separate", "joint"]
@@ -33,7 +34,7 @@ class Network:
         """
         self.module, self._statistics, self._twice = module, statistics, twice
         self.base = Weights(module.base_parameters)
-        norms = (norm for norm in module.modules() if isinstance(norm, _BatchNorm))
+        norms = (norm for norm in module.modules() if isinstance(norm, AnyBatchNorm))
         self._momenta = {norm: norm.momentum for norm in norms}
         self._apart: dict[str, Tensor] = {}  # statistics for predictions within a task; always the same tensors
         self.trained_on: Callable[[Samples, Outputs], None] | None = None  # called after each forward to train on
@@ -189,14 +190,14 @@ class Network:
             self._apart = {name: b.clone() for name, b in self.module.named_buffers() if id(b) in live}
         return self._apart
 
-    def _live_norms(self) -> list[_BatchNorm]:
+    def _live_norms(self) -> list[AnyBatchNorm]:
         """The batch norms that keep running statistics."""
-        norms = [module for module in self.module.modules() if isinstance(module, _BatchNorm)]
+        norms = [module for module in self.module.modules() if isinstance(module, AnyBatchNorm)]
         return [norm for norm in norms if norm.training and norm.running_mean is not None]
 
 
 @contextmanager
-def _taking_over(norms: Sequence[_BatchNorm]) -> Iterator[None]:
+def _taking_over(norms: Sequence[AnyBatchNorm]) -> Iterator[None]:
     """Within the context, the statistics of a forward replace the running ones."""
     usual = [norm.momentum for norm in norms]
     for norm in norms:
@@ -211,3 +212,54 @@ def _taking_over(norms: Sequence[_BatchNorm]) -> Iterator[None]:
 def running_statistics(module: nn.Module) -> list[Tensor]:
     """Buffers that a forward in training mode changes."""
     return [b for name, b in module.named_buffers() if "running" in name]
+
+
+# ---- activations -----------------------------------------------------------------------------------------------------
+Hook = Callable[[nn.Module, Any, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Neurons side by side: a linear layer or convolution, perhaps with its batch norm."""
+
+    name: str
+    width: int
+    parts: tuple[str, ...]  # names of the modules, in order; the output of the last is the activation
+    is_linear: bool
+
+    def activation_mean(self, values: Tensor) -> Tensor:
+        """Mean [width] over everything but the channel: the last dimension of a linear layer, else the second."""
+        channel = values.dim() - 1 if self.is_linear else 1
+        return values.mean([d for d in range(values.dim()) if d != channel])
+
+
+def layers_of(net: nn.Module) -> list[Layer]:
+    """The linear layers and convolutions of a network's backbone, each with the batch norm that follows it."""
+    layers: list[Layer] = []
+    free = False  # whether the last layer may still be joined by a norm
+    for name, module in net.get_submodule("backbone").named_modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            layers.append(Layer(name, module.weight.shape[0], (name,), isinstance(module, nn.Linear)))
+            free = True
+        elif free and isinstance(module, AnyBatchNorm) and module.num_features == layers[-1].width:
+            last = layers.pop()
+            layers.append(Layer(last.name, last.width, (*last.parts, name), last.is_linear))
+            free = False
+    return layers
+
+
+@contextmanager
+def watched(
+    net: nn.Module, layers: Sequence[Layer], make: Callable[[Layer, dict[str, Tensor]], Hook]
+) -> Iterator[dict[str, Tensor]]:
+    """Within the context, forward hooks on the layers of a network's backbone; they note what they find by name."""
+    found: dict[str, Tensor] = {}
+    handles = []
+    try:
+        for layer in layers:
+            module = net.get_submodule(f"backbone.{layer.parts[-1]}")
+            handles.append(module.register_forward_hook(make(layer, found)))
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
+from scale_cl.engine.network import Hook, Layer, layers_of, watched
 from scale_cl.learners.learner import Learner, StepSize, Traits
-from scale_cl.learners.npc import Hook, Layer, layers_of, watched
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.settings import setting
 

@@ -11,8 +11,7 @@ at the neuron's own pace too. Heads, and parameters of other kinds of layers, le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
+from scale_cl.engine.network import Hook, Layer, layers_of, watched
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import cross_entropy
 from scale_cl.nets.custom_backbone import AnyBatchNorm
@@ -34,21 +34,6 @@ class NpcConfig(LearnerConfig):
     alpha: float = setting(0.01, "scale of the learning rate of important neurons", above=0)
     beta: float = setting(1.0, "importance at which that rate falls off, where 1 is usual in a layer", above=0)
     inertia: float = setting(0.99, "share of the running mean of importance that stays in a step", low=0, below=1)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Neurons side by side: a linear layer or convolution, perhaps with its batch norm."""
-
-    name: str
-    width: int
-    parts: tuple[str, ...]  # names of the modules, in order; the output of the last is the activation
-    is_linear: bool
-
-    def activation_mean(self, values: Tensor) -> Tensor:
-        """Mean [width] over everything but the channel: the last dimension of a linear layer, else the second."""
-        channel = values.dim() - 1 if self.is_linear else 1
-        return values.mean([d for d in range(values.dim()) if d != channel])
 
 
 class Npc(Learner):
@@ -121,41 +106,6 @@ class Npc(Learner):
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:
         """The batch, and a copy of every activation; two gradients."""
         return StepSize(2 * batch, copies=2)
-
-
-def layers_of(net: nn.Module) -> list[Layer]:
-    """The linear layers and convolutions of a network's backbone, each with the batch norm that follows it."""
-    layers: list[Layer] = []
-    free = False  # whether the last layer may still be joined by a norm
-    for name, module in net.get_submodule("backbone").named_modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            layers.append(Layer(name, module.weight.shape[0], (name,), isinstance(module, nn.Linear)))
-            free = True
-        elif free and isinstance(module, AnyBatchNorm) and module.num_features == layers[-1].width:
-            last = layers.pop()
-            layers.append(Layer(last.name, last.width, (*last.parts, name), last.is_linear))
-            free = False
-    return layers
-
-
-Hook = Callable[[nn.Module, Any, Tensor], None]
-
-
-@contextmanager
-def watched(
-    net: nn.Module, layers: Sequence[Layer], make: Callable[[Layer, dict[str, Tensor]], Hook]
-) -> Iterator[dict[str, Tensor]]:
-    """Within the context, forward hooks on the layers of a network's backbone; they note what they find by name."""
-    found: dict[str, Tensor] = {}
-    handles = []
-    try:
-        for layer in layers:
-            module = net.get_submodule(f"backbone.{layer.parts[-1]}")
-            handles.append(module.register_forward_hook(make(layer, found)))
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def noting(layer: Layer, found: dict[str, Tensor]) -> Hook:

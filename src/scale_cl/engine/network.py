@@ -1,4 +1,7 @@
-"""The network as a method sees it: forwards that name their outputs, by the present weights or by weights ahead."""
+"""The network as a method sees it: forwards that name their outputs, by the present weights or by weights ahead.
+
+For methods of single neurons: the layers of its backbone, and hooks on their activations.
+"""
 
 from __future__ import annotations
 

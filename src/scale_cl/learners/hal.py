@@ -223,7 +223,10 @@ class Hal(ReplayLearner):
         mean: Tensor,
         *theta_m: Tensor,
     ) -> dict[str, Tensor]:
-        """One step of Adam up the objective; m and v are its moments, rate and scale have their corrections."""
+        """One step of Adam up the objective; m and v are its moments, rate and scale have their corrections.
+
+        Adam is written out, because what a recorded step changes must be its inputs and outputs.
+        """
         base, e = self.network.base, e.detach().requires_grad_()
         anchors = Samples(e, y, tasks, (len(y),))
         now = self.outputs(anchors, base)

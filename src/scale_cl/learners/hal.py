@@ -11,7 +11,7 @@ constant. An anchor per class comes in addition to the memory's slots.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,9 @@ class HalConfig(ReplayConfig):
     anchor_steps: int = setting(100, "steps in which an anchor is optimised", low=0)
     anchor_lr: float = setting(0.001, "learning rate of an anchor's pixels, by Adam", above=0)
     clip: float = setting(0.0, "scale longer gradients down to this norm; 0: off (the authors)", low=0)
+    anchor_statistics: Literal["running", "batch"] = setting(
+        "running", "batch-norm statistics for the distance on anchors: the running ones, or those of the drawn anchors"
+    )
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
 
@@ -135,13 +138,19 @@ class Hal(ReplayLearner):
         if anchored:
             theta_ahead = base.ahead(gradient if c.second_order else direction, c.lr)
             e, counts = self.drawn()
-            now, then = self.outputs(e, base).logits, self.outputs(e, theta_ahead).logits
+            now, then = (self.held(e, theta).logits for theta in (base, theta_ahead))
             distance = distance_on_anchors(now, then, counts)
             direction = list(torch._foreach_add(direction, base.gradient(distance), alpha=c.anchoring))
             self.log(ce=loss, anchors=distance)
             loss = loss + c.anchoring * distance
         self.log(loss=loss)
         base.move(clipped(direction, c.clip) if c.clip > 0 else direction, c.lr)
+
+    def held(self, e: Samples, theta: Weights) -> Outputs:
+        """Outputs whose distance on anchors is held."""
+        if self.config.anchor_statistics == "batch":
+            return self.network(e, theta, keep_statistics=True)
+        return self.outputs(e, theta)
 
     def outputs(self, e: Samples, theta: Weights) -> Outputs:
         """Outputs in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""
@@ -158,9 +167,11 @@ class Hal(ReplayLearner):
         exists = kept.exists.flatten()
         chance = torch.rand(len(exists), generator=self.engine.rng, device=self.device)
         rows = torch.where(exists, chance, chance - 1).topk(min(self.config.drawn_anchors, len(exists))).indices
+        counts = exists[rows]
+        rows = torch.where(counts, rows, rows[0])  # where too few exist: the first again, which does not count
         classes = kept.exists.shape[1]
         x, y, task = kept.x.flatten(0, 1)[rows], rows % classes, rows // classes
-        return Samples(x, y, task, (len(rows),)), exists[rows]
+        return Samples(x, y, task, (len(rows),)), counts
 
     def kept_anchors(self) -> Anchors:
         """The anchors' module."""

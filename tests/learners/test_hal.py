@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.func import functional_call
 
 from scale_cl.learners import Hal, HalConfig
 from scale_cl.learners.hal import Anchors
+from scale_cl.losses import NO_CLASS
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, PlainNet, assert_same, base_of, gradients, in_double, mean_ce
 from tests.learners.reference_networks import Parameters
@@ -125,6 +127,34 @@ def recomputed(step: OneStep, config: HalConfig, *, second_order: bool) -> Param
     held = gradients(distance, theta)
     taken = {name: g + config.anchoring * held[name] for name, g in gradient.items()}
     return {name: (p - config.lr * taken[name]).detach() for name, p in theta.items()}
+
+
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_batch_norm_on_anchors_uses_the_statistics_that_are_asked_for(statistics: Any) -> None:
+    config = HalConfig(memory=5, replay=7, lr=0.1, anchor_statistics=statistics, **FEW)
+    learner = in_double(Hal(COLOUR, config))
+    teach(learner, tasks=2)
+    learner.begin_task(TaskInfo("open", 3))
+    er = in_double(Hal(COLOUR, replace(config, anchoring=0.0)))  # its step is the step ahead
+    er.load_state_dict(learner.state_dict())
+    found, drawn = list[Any](), learner.drawn
+    learner.drawn = lambda: found.append(drawn()) or found[-1]  # type: ignore[method-assign, func-returns-value]
+    before = copy.deepcopy(learner.net)
+    x, y = batch(COLOUR, 4, seed=2)
+    stats = learner.observe(x, y)
+    e, counts = found[0]
+    er.observe(x, y)
+    nets = before, er.net
+    moved = {name: b for name, b in learner.net.named_buffers() if "running" in name}  # by the batch, not by anchors
+    for net in nets:
+        net.train(statistics == "batch")
+        for name, b in net.named_buffers():
+            if name in moved:
+                b.copy_(moved[name])
+    with torch.no_grad():
+        now, then = (net(e.x, e.task).logits for net in nets)
+    each = torch.where(now == NO_CLASS, 0.0, now - then).square().sum(1)
+    torch.testing.assert_close(stats["anchors"], each[counts].mean())
 
 
 def test_the_first_task_is_er_with_one_mean_over_all_and_its_anchors_are_stored_samples() -> None:

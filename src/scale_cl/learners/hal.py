@@ -6,6 +6,10 @@ the meta-learning manner". A step looks ahead: theta~ is what ER's step would ma
 ER's loss and the distance between the outputs of theta and theta~ on anchors. theta~ is a function of theta: with
 `second_order`, the gradient flows through the step, as in the authors' code; else only that step's gradient is a
 constant. An anchor per class comes in addition to the memory's slots.
+
+On networks with batch norm the outputs on anchors use the statistics of the drawn anchors, as all forwards in training
+use those of their batch. With running statistics, which lag behind the weights, the distance is so steep when a task
+begins that single steps can destroy what was learnt.
 """
 
 from __future__ import annotations
@@ -45,8 +49,8 @@ class HalConfig(ReplayConfig):
     anchor_steps: int = setting(100, "steps in which an anchor is optimised", low=0)
     anchor_lr: float = setting(0.001, "learning rate of an anchor's pixels, by Adam", above=0)
     clip: float = setting(0.0, "scale longer gradients down to this norm; 0: off (the authors)", low=0)
-    anchor_statistics: Literal["running", "batch"] = setting(
-        "running", "batch-norm statistics for the distance on anchors: the running ones, or those of the drawn anchors"
+    anchor_statistics: Literal["batch", "running"] = setting(
+        "batch", "batch-norm statistics for the distance on anchors: those of the drawn anchors, or the running ones"
     )
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 

@@ -43,6 +43,20 @@ def unbounded(learner: Learner, labels: tuple[tuple[int, int], ...] = ((0, 2), (
     return learner
 
 
+@pytest.mark.parametrize("name", ["independent", "pnn", "learn-to-grow"])
+def test_a_network_per_task_knows_which_task_it_predicts_without_a_task(name: str) -> None:
+    learner = two_tasks(make(name, CLASS))
+    forward, asked = learner.net.forward, list[tuple[int, int]]()
+
+    def noted(x: torch.Tensor, task: torch.Tensor) -> Any:
+        asked.append((learner.engine.predicted_task, int(task[0])))
+        return forward(x, task)
+
+    learner.net.forward = noted  # type: ignore[assignment, method-assign]
+    learner.predict(batch(CLASS, 7, seed=9)[0])
+    assert asked == [(0, 0), (1, 1)]
+
+
 @pytest.mark.parametrize("name", ["er", "derpp", "scale", "acl"])
 def test_classes_of_all_tasks_are_predicted_without_a_task(name: str) -> None:
     learner = two_tasks(make(name, CLASS))

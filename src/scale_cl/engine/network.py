@@ -78,16 +78,17 @@ class Network:
     def evaluated(self, x: Tensor, task: Tensor, weights: Mapping[str, Tensor]) -> Outputs:
         """Outputs of raw samples in evaluation mode, without a graph; `weights` replace tensors of the same name.
 
-        The tasks are [B], or [T, B] for several tasks of the same samples: the outputs are [T, B, ...] then.
+        The tasks are [B] or, if tasks share features, [T, B] for several tasks of the same samples: the outputs are
+        [T, B, ...] then.
         """
         with torch.no_grad(), self._evaluation():
-            inputs, other = self.module.inputs(x), dict(weights)
-            if task.dim() == 1 or type(self.module).forward is ContinualNet.forward:
-                out: Outputs = functional_call(self.module, other, (inputs, task))
-            else:
-                each = [functional_call(self.module, other, (inputs, own)) for own in task]
-                out = Outputs(*(torch.stack(part) for part in zip(*each, strict=True)))
+            out: Outputs = functional_call(self.module, dict(weights), (self.module.inputs(x), task))
         return out
+
+    @property
+    def shares_features(self) -> bool:
+        """Whether one forward serves several tasks: they have the trunk in common, up to the first FiLM site."""
+        return type(self.module).forward is ContinualNet.forward
 
     def predicting(self, weights: Mapping[str, Tensor]) -> ContinualNet:
         """A copy in evaluation mode; `weights` replace parameters and buffers of the same name."""

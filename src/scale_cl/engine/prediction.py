@@ -33,7 +33,7 @@ _PENALTY = 1e-3  # on the squared weights of the calibration, so that they stay 
 
 
 class Scores(NamedTuple):
-    """Raw samples as each task sees them."""
+    """Raw samples as each task sees them, or as one does, without [T]."""
 
     logits: Tensor  # [T, B, classes of the widest head]; -inf where a head has no such class
     features: Tensor  # [T, B, width]
@@ -81,7 +81,8 @@ class Predictor(Caller):
         self._derived_at: object = None  # for which weights and memory
         self._flips = self.config.average_flips and len(self.spec.shape) == 3
         self._prediction = self.record(lambda x, task: {"scores": self._scores_of(x, task.expand(len(x)))})
-        self._all_tasks = self.record(lambda x, tasks: self._seen_by_tasks(x, tasks)._asdict())
+        self._all_tasks = self.record(lambda x, tasks: self._seen(x, tasks.unsqueeze(1).expand(-1, len(x)))._asdict())
+        self._one_task = self.record(lambda x, task: self._seen(x, task.expand(len(x)))._asdict())
         self._measurement = self.record(self._measure_apart)
         self._measured = -1  # after how many steps batch-norm statistics were measured for predictions within a task
 
@@ -221,6 +222,7 @@ class Predictor(Caller):
             self.derived = new
             self._prediction.drop()
             self._all_tasks.drop()
+            self._one_task.drop()
         self._derived_at = self._now
 
     def _measure_apart(self, order: Tensor) -> dict[str, Tensor]:
@@ -241,25 +243,29 @@ class Predictor(Caller):
             return _joint(self._evidence(x, self._by_task(x), known, apart=False), known)
 
     def _by_task(self, x: Tensor) -> Scores:
+        """Logits and features of samples for each task."""
+        assert self.owned.network is not None
         tasks = torch.arange(len(self.classes), device=self.device)
         with self.autocast(), self.statistics_in_use():
-            found = self._all_tasks((len(x), len(tasks)), x, tasks)
-        return Scores(self._kept(found["logits"]), self._kept(found["features"]))
+            if self.owned.network.shares_features and not self._own_scores:
+                found = self._all_tasks((len(x), len(tasks)), x, tasks)
+                return Scores(self._kept(found["logits"]), self._kept(found["features"]))
+            each = []
+            for number, task in enumerate(tasks):
+                self.predicted_task = number
+                found = self._one_task((len(x), number), x, task)
+                each.append(Scores(self._kept(found["logits"]), self._kept(found["features"])))
+        widest = max(one.logits.shape[1] for one in each)
+        padded = [F.pad(one.logits, (0, widest - one.logits.shape[1]), value=-torch.inf) for one in each]
+        return Scores(torch.stack(padded), torch.stack([one.features for one in each]))
 
-    def _seen_by_tasks(self, x: Tensor, tasks: Tensor) -> Scores:
-        """Logits and features of samples for each of these tasks [T]."""
-        each = tasks.unsqueeze(1).expand(-1, len(x))
-        out = self.evaluated(x, each)
-        if not self._own_scores:
-            logits = (out.logits + self.evaluated(x.flip(-1), each).logits) / 2 if self._flips else out.logits
-            return Scores(logits, out.features)
-        scores = []
-        for number, task in enumerate(each):
-            self.predicted_task = number
-            scores.append(self._scores_of(x, task))
-        widest = max(s.shape[1] for s in scores)
-        padded = [F.pad(s, (0, widest - s.shape[1]), value=-torch.inf) for s in scores]
-        return Scores(torch.stack(padded), out.features)
+    def _seen(self, x: Tensor, task: Tensor) -> Scores:
+        """Logits and features of samples for one task, [B], or for several at once, [T, B]."""
+        out = self.evaluated(x, task)
+        if self._own_scores:
+            return Scores(self._scores_of(x, task), out.features)
+        logits = (out.logits + self.evaluated(x.flip(-1), task).logits) / 2 if self._flips else out.logits
+        return Scores(logits, out.features)
 
     def _evidence(self, x: Tensor, scores: Scores, known: Calibration, *, apart: bool) -> Tensor:
         """[B, T, C, kinds]: the logit, the head's evidence and confidence and, with a memory, nearness to the task.

@@ -50,7 +50,7 @@ def imported(*folders: str) -> set[str]:
                 modules |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 modules.add(node.module.partition(".")[0])
-    modules -= {*sys.stdlib_module_names, "benchmarks", "scale_cl", "tests"}
+    modules -= {*sys.stdlib_module_names, "benchmarks", "docs", "scale_cl", "tests"}
     return {DISTRIBUTIONS.get(module, module).lower() for module in modules}
 
 

@@ -1,4 +1,4 @@
-"""Every row of docs/results.md, and of the tables about claims, scenarios and boundaries, says what its file holds."""
+"""Every row of the pages of results, and of those about claims, scenarios and boundaries, says what its file holds."""
 
 import json
 import re
@@ -7,14 +7,28 @@ from statistics import fmean
 
 import pytest
 
+from docs.figures import methods
+from docs.making import paper_rows
+from docs.making import results_tables as tables
 from scale_cl import metrics, results
-from scale_cl.bench.cost import size_of
+from scale_cl.bench.cost import cost_of, size_of
 from scale_cl.learners import method_properties
 from scale_cl.training.config import resolve
 
 ROOT = Path(__file__).parents[1]
-ROW = re.compile(r"^\|(?P<cells>.*)\| \[file\]\(\.\./(?P<file>results/[^)]+)\) \|$")
-ROWS = [found for line in (ROOT / "docs/results.md").read_text().splitlines() if (found := ROW.match(line))]
+
+
+def page(name: str) -> str:
+    """A page, with ordinary spaces in its figures."""
+    return (ROOT / name).read_text().replace("\u00a0", " ")
+
+
+PAGES = {name: page(f"docs/{name}.md") for name in ("results", "results-appendix", "results-families")}
+APPENDIX = " ".join(PAGES["results-appendix"].split())
+ROW = re.compile(r"^\|(?P<cells>.*)\| (?P<files>\[\w+\]\(\.\./results/[^|]+\)) \|$")
+FILE = re.compile(r"\]\(\.\./(results/[^)]+)\)")
+ROWS_OF = {name: [found for line in page.splitlines() if (found := ROW.match(line))] for name, page in PAGES.items()}
+ROWS = [row for rows in ROWS_OF.values() for row in rows]
 
 
 def measured(values: list[float | None]) -> str:
@@ -28,54 +42,55 @@ def measured(values: list[float | None]) -> str:
     ("stream", "package"), [("scifar100", "scifar100-off"), ("sminiimagenet", "sminiimagenet-off")]
 )
 def test_what_it_says_of_the_plain_implementation_is_in_its_files(stream: str, package: str) -> None:
-    words = " ".join((ROOT / "docs/results.md").read_text().split())
     found = [json.loads(path.read_text()) for path in sorted((ROOT / "results/plain").glob(f"{stream}-seed-*.json"))]
     plain = {one["seeds"][0]: (one["acc"][0], one["fm"][0]) for one in found}
     ours = results.read(ROOT / f"results/norm/{package}/result.json")
     same = [(seed.acc, seed.fm) for seed in ours.seeds if seed.seed in plain]
     means = [tuple(fmean(column) for column in zip(*those, strict=True)) for those in (list(plain.values()), same)]
     for acc, fm in [*plain.values(), *means]:
-        assert f"{acc:.2f} / {fm:.2f}" in words
+        assert f"{acc:.2f} / {fm:.2f}" in APPENDIX
 
 
 def test_what_it_says_of_all_seeds_on_mini_imagenet_is_in_the_two_files() -> None:
-    words = " ".join((ROOT / "docs/results.md").read_text().split())
     parts = [
         results.read(ROOT / f"results/sminiimagenet/{name}/result.json") for name in ("scale", "scale-seeds-5-to-14")
     ]
     assert sorted(seed.seed for part in parts for seed in part.seeds) == list(range(15))
     acc, fm = (measured([value for part in parts for value in part.values(measure)]) for measure in ("acc", "fm"))
-    assert f"{acc} / {fm}" in words
+    assert f"{acc} / {fm}" in APPENDIX
 
 
-def test_the_page_has_rows() -> None:
-    assert len(ROWS) > 5
+def test_the_pages_have_rows() -> None:
+    assert all(len(rows) > 5 for rows in ROWS_OF.values())
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row["file"] for row in ROWS])
-def test_a_row_agrees_with_its_file(row: re.Match[str]) -> None:
-    result = results.read(ROOT / row["file"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: FILE.findall(row["files"])[0])
+def test_a_row_agrees_with_its_files(row: re.Match[str]) -> None:
+    found = [results.read(ROOT / file) for file in FILE.findall(row["files"])]
     learner, seeds, acc, fm = (cell.strip() for cell in row["cells"].split("|")[:4])
-    assert learner.split(",")[0] == result.learner.rpartition(":")[2]  # of a reference, the class
-    assert int(seeds) == len(result.seeds)
-    assert (acc, fm) == (measured(result.values("acc")), measured(result.values("fm")))
-    assert " /" not in result.environment["command"], "a command without paths of one machine"
+    assert {learner.split(",")[0]} == {
+        result.learner.rpartition(":")[2] for result in found
+    }  # of a reference, the class
+    assert int(seeds) == sum(len(result.seeds) for result in found)
+    for text, measure in ((acc, "acc"), (fm, "fm")):
+        assert text == measured([value for result in found for value in result.values(measure)])
+    for result in found:
+        assert " /" not in result.environment["command"], "a command without paths of one machine"
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if "/time/" in row["file"]], ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", [row for row in ROWS if "/time/" in row["files"]], ids=lambda row: row["files"])
 def test_seconds_are_those_of_the_file_which_was_made_alone(row: re.Match[str]) -> None:
-    result = results.read(ROOT / row["file"])
+    result = results.read(ROOT / FILE.findall(row["files"])[0])
     assert result.environment["alone"] is True
     assert row["cells"].split("|")[4].strip() == f"{result.seeds[0].seconds_train:.1f}"
 
 
 @pytest.mark.parametrize("stream", ["pmnist", "scifar100"])
 def test_what_it_says_of_the_last_samples_is_in_their_file(stream: str) -> None:
-    words = " ".join((ROOT / "docs/results.md").read_text().split())
     found = json.loads((ROOT / f"results/kept/last-samples-{stream}.json").read_text())
     for kind, value in found["mean"].items():
         assert value == pytest.approx(fmean(one for seed in found["seeds"] for one in seed[kind]))
-        assert f"{value:.3f}" in words
+        assert f"{value:.3f}" in APPENDIX
 
 
 def test_the_table_of_found_boundaries_says_what_its_file_holds() -> None:
@@ -92,12 +107,13 @@ def test_the_table_of_found_boundaries_says_what_its_file_holds() -> None:
         assert [cell.strip() for cell in cells.split("|")] == values
 
 
-SIZED = [row for row in ROWS if " | +" in row["cells"]]  # tables of the families
+SIZED = [row for row in ROWS_OF["results-families"] if " | +" in row["cells"]]
 
 
-@pytest.mark.parametrize("row", SIZED, ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", SIZED, ids=lambda row: row["files"])
 def test_sizes_and_seconds_of_the_families_are_those_of_the_file(row: re.Match[str]) -> None:
-    result, config = results.read(ROOT / row["file"]), resolve(file=ROOT / row["file"])
+    file = ROOT / FILE.findall(row["files"])[0]
+    result, config = results.read(file), resolve(file=file)
     size = size_of(config.learner_name, config.learner, config.stream.name)
     device = "GPU" if result.environment["device"].startswith("cuda") else "CPU"
     assert [cell.strip() for cell in row["cells"].split("|")[5:]] == [
@@ -106,6 +122,51 @@ def test_sizes_and_seconds_of_the_families_are_those_of_the_file(row: re.Match[s
         f"{size.bytes / 1024:,.0f}",
         f"{fmean(seed.seconds_train for seed in result.seeds):.1f} ({device})",
     ]
+
+
+# ---- tables that are written from result files -----------------------------------------------------------------------
+def test_tables_of_the_pages_are_what_the_files_hold_today() -> None:
+    used = []
+    for name in tables.PAGES:
+        text = (ROOT / name).read_text()
+        used += re.findall(r"<!-- table ([a-z-]+) -->", text)
+        assert text == tables.filled(text), f"{name}: run `python -m docs.making.results_tables`"
+    assert sorted(used) == sorted(tables.TABLES)
+
+
+def test_pictures_of_the_methods_are_drawn_from_the_files_of_today() -> None:
+    drawn = dict(methods.drawn())
+    assert drawn.keys() == set((ROOT / "docs/figures/results").glob("methods-*.svg"))
+    for path, content in drawn.items():
+        assert content.splitlines()[-1] == path.read_bytes().splitlines()[-1], (
+            "run `python -m docs.making.results_tables`"
+        )
+
+
+def test_lanes_beyond_the_paper_are_those_of_their_result_files() -> None:
+    for stream in tables.measured("beyond"):
+        rows = tables.rows_of("beyond", stream)
+        listed = [path for row in rows for path in tables.files_of("beyond", stream, row)]
+        folders = [ROOT / "results/beyond" / stream, *(ROOT / "results/beyond").glob(f"{stream}-order-*")]
+        assert sorted(listed) == sorted(path for folder in folders for path in folder.rglob("result.json"))
+        for row in rows:
+            seeds = [seed for path in tables.files_of("beyond", stream, row) for seed in results.read(path).seeds]
+            assert [(lane["seed"], lane["acc"]) for lane in row["lanes"]] == [(seed.seed, seed.acc) for seed in seeds]
+
+
+def test_methods_beyond_the_paper_cost_at_most_four_times_what_scale_costs() -> None:
+    for stream in tables.measured("beyond"):
+        scale = resolve(stream=stream, learner="scale", preset="paper").learner
+        limit = 4 * cost_of("scale", scale, stream, tasks=5).images  # as with all tasks: enough are stored by then
+        assert all(row["cost"]["images"] <= limit for row in tables.rows_of("beyond", stream))
+
+
+def test_a_result_that_differs_from_the_preset_is_not_taken_for_the_papers() -> None:
+    found = paper_rows.result_files(paper_rows.Case("scifar100", "scale"))
+    assert found == [ROOT / "results/norm/scifar100-off/result.json"]
+    assert (
+        paper_rows.result_files(paper_rows.Case("scifar100", "scale", {"norm_on_memory": True, "lambda3": 0.5})) == []
+    )
 
 
 # ---- docs/scenarios.md -----------------------------------------------------------------------------------------------
@@ -161,12 +222,13 @@ def test_the_table_of_digits_without_tasks_says_what_its_file_holds() -> None:
 
 # ---- docs/claims.md --------------------------------------------------------------------------------------------------
 CLAIMS = (ROOT / "docs/claims.md").read_text()
+FIGURES = CLAIMS + PAGES["results"] + page("README.md")
 PLAIN = "ScalePlainDiscriminator"
-FIGURE = re.compile(r"\[([^\]]+)\]\(\.\./(results/[^)]+result\.json)\)")
+FIGURE = re.compile(r"\[(\d[^\]]+)\]\((?:\.\./)?(results/[^)]+result\.json)\)")
 
 
-@pytest.mark.parametrize(("text", "file"), sorted(set(FIGURE.findall(CLAIMS))))
-def test_a_figure_of_a_claim_is_that_of_its_file(text: str, file: str) -> None:
+@pytest.mark.parametrize(("text", "file"), sorted(set(FIGURE.findall(FIGURES))))
+def test_a_linked_figure_is_that_of_its_file(text: str, file: str) -> None:
     result = results.read(ROOT / file)
     if text.endswith(" s"):
         assert result.environment["alone"] is True

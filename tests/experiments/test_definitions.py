@@ -36,7 +36,7 @@ def test_the_sizes_are_the_papers() -> None:
         "main": 4 * 6,
         "families": 4 * len(FAMILIES),
         "memory": 2 * (4 * 4 + 1),
-        "ablation": 2 * 4,
+        "ablation": 2 * 5,
         "sensitivity": 2 * 4,
         "rates": 3 * 3 * 3,
         "variants": 2 * 7,
@@ -69,8 +69,10 @@ def test_the_matched_table_uses_nothing_that_choices_were_made_on() -> None:
     assert (matched.seeds_per_order, matched.seeds) == (3, 5)
 
 
-def test_the_ablations_switch_off_one_component_each() -> None:
-    assert EXPERIMENTS["ablation"].cases == ({}, {"adversary": False}, {"derpp": False}, {"generator": False})
+def test_the_ablations_switch_off_one_component_each_and_then_two() -> None:
+    *single, double = EXPERIMENTS["ablation"].cases
+    assert single == [{}, {"adversary": False}, {"derpp": False}, {"generator": False}]
+    assert double == {"adversary": False, "generator": False}
 
 
 def test_departures_begin_with_the_printed_equations_and_change_one_thing_at_a_time() -> None:

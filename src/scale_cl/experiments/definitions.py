@@ -168,10 +168,16 @@ EXPERIMENTS = {
         bounds=JOINT_TRAINING,
     ),
     "ablation": Experiment(
-        "SCALE complete, and without A the adversary, B DER++ (and so replay), C the parameter generator",
+        "SCALE complete, and without A the adversary, B DER++ (and so replay), C the parameter generator, A and C",
         streams=("scifar10", "scifar100"),
         learners=("scale",),
-        cases=({}, {"adversary": False}, {"derpp": False}, {"generator": False}),
+        cases=(
+            {},
+            {"adversary": False},
+            {"derpp": False},
+            {"generator": False},
+            {"adversary": False, "generator": False},
+        ),
     ),
     "sensitivity": Experiment(
         "SCALE over the weights of its losses",

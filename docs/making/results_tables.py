@@ -1,0 +1,309 @@
+"""The tables of the pages of results and of the README, written from result files.
+
+    python -m docs.making.results_tables            # write all tables, and the figures beside them
+    python -m docs.making.results_tables --count    # before that, results/beyond/STREAM.json: lanes and counted costs
+
+A table stands between `<!-- table NAME -->` and `<!-- end of table -->`. A stream has a table of methods on equal terms
+once `scale-cl reproduce matched --out results` has written results/matched/STREAM.json, and one beyond the paper once
+there are results in results/beyond/STREAM/NAME or results/beyond/STREAM-order-N/NAME. Rows with the preset `paper` are
+found by their settings, wherever in results/ they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from docs.figures import methods
+from docs.making.paper_rows import MAIN, MORE, RESULTS, STREAMS, result_files
+from scale_cl import results
+from scale_cl.reports import paper
+from scale_cl.reports.seed_statistics import holm, paired, summarise
+from scale_cl.training.config import resolve
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/results.md", "docs/results-appendix.md")
+BOUND = "joint"
+NOT_RUN = "not run yet"
+SAME_EXTRAS = ", with the same extras"
+_BLOCK = re.compile(r"(<!-- table ([a-z-]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+Row = dict[str, Any]  # of results/matched/STREAM.json and results/beyond/STREAM.json
+
+
+def main() -> None:
+    """Write all tables and figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", action="store_true", help="count what the methods of results/beyond cost, first")
+    if parser.parse_args().count:
+        count_beyond()
+    for name in PAGES:
+        page = ROOT / name
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, picture in methods.drawn():
+        path.write_bytes(picture)
+
+
+def filled(text: str) -> str:
+    """The page with its tables written anew."""
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]().strip()}\n\n{block[4]}", text)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; figures are not broken into lines."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
+    return re.sub(r"(?<=[\d.]) ([±/]) (?=\d)", "\u00a0\\1\u00a0", "\n".join(lines))
+
+
+def images(count: float) -> str:
+    """A number of images, with one decimal if it has any."""
+    return f"{round(count, 1):g}"
+
+
+def mean(values: list[float | None]) -> str:
+    """Mean and sample deviation; a dash if there is none."""
+    found = summarise(values)
+    if found is None:
+        return "-"
+    return f"{found.mean:.2f}" + ("" if found.deviation is None else f" ± {found.deviation:.2f}")
+
+
+def short(acc: list[float | None], fm: list[float | None]) -> str:
+    """`72.8 / 3.9`, or only the accuracy."""
+    means = [summary.mean for summary in (summarise(acc), summarise(fm)) if summary is not None]
+    return " / ".join(f"{value:.1f}" for value in means)
+
+
+# ---- A: as the paper -------------------------------------------------------------------------------------------------
+def _printed(target: paper.Target | None, digits: int = 2) -> str:
+    if target is None:
+        return ""
+    if digits == 1:
+        return f"{target.acc.mean:.1f} / {target.fm.mean:.1f}"
+    return " / ".join(f"{value.mean:.2f} ± {value.deviation:.2f}" for value in (target.acc, target.fm))
+
+
+def _pooled(paths: list[Path], measure: str) -> list[float | None]:
+    return [value for path in paths for value in results.read(path).values(measure)]
+
+
+def as_the_paper() -> str:
+    """One row per learner: ours and the paper's on each stream."""
+    rows: dict[str, list[str]] = {}
+    for case in MAIN:
+        paths = result_files(case)
+        ours = f"[{short(_pooled(paths, 'acc'), _pooled(paths, 'fm'))}]({_link(paths[0])})" if paths else NOT_RUN
+        rows.setdefault(case.learner, [case.learner]).extend([ours, _printed(case.printed, 1)])
+    head = [cell for title in STREAMS.values() for cell in (title, "paper")]
+    return table(["", *head], list(rows.values()))
+
+
+def as_the_paper_rows() -> str:
+    """All rows with the preset `paper`, with deviations; those without a result are listed below."""
+    rows: list[list[str]] = []
+    missing: dict[tuple[str, str], list[str]] = {}  # learners by stream and what is special
+    for case in (*MAIN, *MORE):
+        if paths := result_files(case):
+            acc, fm = (_pooled(paths, measure) for measure in ("acc", "fm"))
+            links = " ".join(f"[file]({_link(path)})" for path in paths)
+            rows.append([case.name, str(len(acc)), mean(acc), mean(fm), _printed(case.printed), links])
+        else:
+            missing.setdefault((STREAMS[case.stream], case.label), []).append(case.learner)
+    gaps: dict[str, list[str]] = {}
+    for (stream, label), learners in missing.items():
+        gaps.setdefault(f"{', '.join(learners)} on {stream}", []).append(label or "at all")
+    text = table(["learner", "seeds", "ACC", "FM", "paper's ACC / FM", "file"], rows)
+    return text + ("\n\nNot run yet:\n" if gaps else "") + "".join(f"\n- {n}: {'; '.join(w)}" for n, w in gaps.items())
+
+
+# ---- B and C ---------------------------------------------------------------------------------------------------------
+def rows_of(kind: str, stream: str) -> list[Row]:
+    """The rows of results/KIND/STREAM.json; none if there is no such file."""
+    path = RESULTS / kind / f"{stream}.json"
+    return [row for row in json.loads(path.read_bytes())["rows"] if row["lanes"]] if path.is_file() else []
+
+
+def measured(kind: str) -> list[str]:
+    """The streams that results/KIND has."""
+    return [stream for stream in STREAMS if rows_of(kind, stream)]
+
+
+def values_of(row: Row, measure: str) -> list[float | None]:
+    """A measure in all lanes of a row."""
+    return [lane[measure] for lane in row["lanes"]]
+
+
+def acc_of(row: Row) -> float:
+    """The mean accuracy over all lanes of a row."""
+    return fmean(lane["acc"] for lane in row["lanes"])
+
+
+def files_of(kind: str, stream: str, row: Row) -> list[Path]:
+    """The result files of a row: one, or some for each class order."""
+    name = row["learner"].removesuffix(SAME_EXTRAS).replace(", ", "-").replace(" ", "-")
+    return sorted(
+        path
+        for folder in (RESULTS / kind / stream, *sorted((RESULTS / kind).glob(f"{stream}-order-*")))
+        for path in (folder / name).rglob("result.json")
+    )
+
+
+def _link(path: Path, base: str = "../") -> str:
+    return f"{base}{path.relative_to(ROOT)}"
+
+
+def _file_cell(kind: str, stream: str, row: Row) -> str:
+    paths = files_of(kind, stream, row)
+    names = ["".join(re.findall(r"-order-(\d+)/", str(path))) or "file" for path in paths]
+    return " ".join(f"[{name}]({_link(path)})" for name, path in zip(names, paths, strict=True))
+
+
+def _leads(first: Row, others: list[Row]) -> dict[str, list[str]]:
+    """How far the first row is ahead of each other, and p of a paired t-test after Holm's correction."""
+
+    def by_lane(row: Row) -> dict[tuple[Any, int], float]:
+        return {(lane["order"], lane["seed"]): lane["acc"] for lane in row["lanes"]}
+
+    tests = [paired(by_lane(first), by_lane(row)) for row in others]
+    corrected = holm([None if test is None else test.t for test in tests])
+    leads = {}
+    for row, test, p in zip(others, tests, corrected, strict=True):
+        if test is not None:
+            sure = "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+            leads[row["learner"]] = [f"{test.difference.mean:+.2f}", sure]
+    return leads
+
+
+def _methods(kind: str, stream: str, rows: list[tuple[str, Row]], first: str) -> str:
+    """A table of methods with their costs, sorted by accuracy; `first` is compared with all that are no bounds."""
+    competing = [row for _, row in rows if row["learner"] != BOUND]
+    reference = next(row for row in competing if row["learner"] == first)
+    leads = _leads(reference, [row for row in competing if row is not reference])
+    body = []
+    for kept_in, row in sorted(rows, key=lambda pair: -acc_of(pair[1])):
+        cost = row["cost"]
+        kept = sum(cost[name] for name in ("samples", "logits", "importances", "networks"))
+        cells = [row["learner"] + (", no extras" if kept_in != kind else ""), str(len(row["lanes"]))]
+        cells += [mean(values_of(row, measure)) for measure in ("acc", "fm")]
+        cells += leads.get(row["learner"], ["", ""])
+        cells += [f"{images(cost['forward'])} / {images(cost['backward'])}", images(cost["images"])]
+        cells += [f"{kept / 1024:,.0f}", f"{fmean(lane['seconds_train'] for lane in row['lanes']):.0f}"]
+        body.append([*cells, _file_cell(kept_in, stream, row)])
+    costs = ["forward / backward", "cost", "KiB kept", "seconds"]
+    return table(["learner", "seeds", "ACC", "FM", f"{first} ahead", "p", *costs, "file"], body)
+
+
+def matched() -> str:
+    """All methods on equal terms, a table per stream."""
+    parts = []
+    for stream in measured("matched"):
+        rows = [("matched", row) for row in rows_of("matched", stream)]
+        tests = f"[all paired tests](../results/matched/{stream}.md)"
+        parts.append(f"**{STREAMS[stream]}** ({tests}):\n\n{_methods('matched', stream, rows, paper.METHOD)}")
+        what = f"Accuracy and cost of each method with and without extras, {STREAMS[stream]}"
+        parts.append(f"![{what}](figures/results/methods-{stream}.svg){{ width=600 }}")
+    return "\n\n".join(parts)
+
+
+def beyond() -> str:
+    """Methods with extras, a table per stream; without, those that are in both tables, and the bound."""
+    parts = []
+    for stream in measured("beyond"):
+        rows = [("beyond", row) for row in rows_of("beyond", stream)]
+        names = {paper.METHOD, BOUND, *(row["learner"].partition(",")[0] for _, row in rows)}
+        rows += [("matched", row) for row in rows_of("matched", stream) if row["learner"] in names]
+        parts.append(f"**{STREAMS[stream]}**:\n\n{_methods('beyond', stream, rows, 'scale-plus')}")
+    return "\n\n".join(parts)
+
+
+def _best(rows: list[Row], *, but: tuple[str, ...]) -> Row | None:
+    others = [row for row in rows if not row["learner"].startswith(but)]
+    return max(others, key=acc_of, default=None)
+
+
+def overview() -> str:
+    """One row per stream: SCALE in A, B and C, and what is best beside it."""
+    rows = []
+    for stream, title in STREAMS.items():
+        paths = result_files(next(case for case in MAIN if (case.stream, case.learner) == (stream, paper.METHOD)))
+        cells = [short(_pooled(paths, "acc"), _pooled(paths, "fm")) or "–"]
+        on_equal_terms, with_extras = rows_of("matched", stream), rows_of("beyond", stream)
+        chosen = [
+            next((row for row in on_equal_terms if row["learner"] == paper.METHOD), None),
+            _best(on_equal_terms, but=(paper.METHOD, BOUND)),
+            next((row for row in with_extras if row["learner"] == "scale-plus"), None),
+            _best(with_extras, but=(paper.METHOD, BOUND)),
+            next((row for row in on_equal_terms if row["learner"] == BOUND), None),
+        ]
+        for at, row in enumerate(chosen):
+            named = f"{row['learner'].partition(',')[0]} " if row is not None and at in (1, 3) else ""
+            cells.append("–" if row is None else named + short(values_of(row, "acc"), values_of(row, "fm")))
+        rows.append([title, *cells])
+    head = ["ACC / FM", "A: SCALE as the paper", "B: SCALE", "B: best other", "C: `scale-plus`", "C: best other"]
+    return table([*head, "joint training (B)"], rows)
+
+
+def readme() -> str:
+    """The methods of a hurried reader: those of C, and some of B; for each stream that has both."""
+    streams = [stream for stream in measured("beyond") if rows_of("matched", stream)]
+    cells: dict[str, dict[str, list[str]]] = {}
+    for stream in streams:
+        rows = [("beyond", row) for row in rows_of("beyond", stream)]
+        rows += [("matched", row) for row in rows_of("matched", stream) if row["learner"] in README_METHODS]
+        for kind, row in sorted(rows, key=lambda pair: -acc_of(pair[1])):
+            paths = files_of(kind, stream, row)
+            path = paths[0] if len(paths) == 1 else RESULTS / kind / f"{stream}.md"
+            figure = f"[{short(values_of(row, 'acc'), values_of(row, 'fm'))}]({_link(path, '')})"
+            learner, comma, special = row["learner"].partition(",")
+            name = f"`{learner}`{comma}{special}"
+            cells.setdefault(name, {})[stream] = [figure, images(row["cost"]["images"])]
+    head = [cell for stream in streams for cell in (f"{STREAMS[stream]}: ACC / FM", "cost")]
+    body = [[name, *(cell for s in streams for cell in found.get(s, ["", ""]))] for name, found in cells.items()]
+    return table(["method", *head], body)
+
+
+README_METHODS = ("scale", "derpp", "ctn", "er", BOUND)
+TABLES: dict[str, Callable[[], str]] = {
+    "overview": overview,
+    "paper": as_the_paper,
+    "paper-rows": as_the_paper_rows,
+    "matched": matched,
+    "beyond": beyond,
+    "readme": readme,
+}
+
+
+def count_beyond() -> None:
+    """Write results/beyond/STREAM.json and .md: lanes of all methods there, and what each costs."""
+    from scale_cl.bench.cost import cost_of
+    from scale_cl.reports.matched import MatchedRow, write_matched
+
+    for stream in STREAMS:
+        folders = [RESULTS / "beyond" / stream, *sorted((RESULTS / "beyond").glob(f"{stream}-order-*"))]
+        names = sorted({path.name for folder in folders if folder.is_dir() for path in folder.iterdir()})
+        rows = []
+        for name in names:
+            paths = [path for folder in folders for path in sorted((folder / name).rglob("result.json"))]
+            config = resolve(file=paths[0])
+            lanes = {(s.config["stream"]["class_order"], s.seed): s for p in paths for s in results.read(p).seeds}
+            cost = cost_of(config.learner_name, config.learner, stream)
+            settings = config.as_dict()["learner"]
+            rows.append(MatchedRow(_label(config.learner_name, name), lanes, cost, settings))
+        if rows:
+            write_matched(stream, rows, RESULTS / "beyond" / stream)
+
+
+def _label(learner: str, folder: str) -> str:
+    special = folder.removeprefix(learner).strip("-").replace("-", " ")
+    if special:
+        return f"{learner}, {special}"
+    return learner if learner.startswith(paper.METHOD) else f"{learner}{SAME_EXTRAS}"
+
+
+if __name__ == "__main__":
+    main()

@@ -200,7 +200,11 @@ def test_a_class_incremental_row_agrees_with_its_file(prefix: str, row: dict[str
     assert (result.learner, len(result.seeds)) == (row["learner"], 5)
     assert row["ACC"] == results.percent(result.values("acc"))
     for column in row.keys() - {"learner", "ACC", "seconds"}:
-        mean, _ = metrics.mean_and_deviation(result.values(NAMED[column.lower()]))
+        values = result.values(NAMED[column.lower()])
+        if row[column] == "-":  # joint training is tested once
+            assert values == [None] * 5, column
+            continue
+        mean, _ = metrics.mean_and_deviation(values)
         assert row[column] == results.percent([mean]), column
     if row.get("seconds", "-") != "-":
         assert row["seconds"] == f"{sum(seed.seconds_train for seed in result.seeds):.0f}"

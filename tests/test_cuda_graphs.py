@@ -82,6 +82,22 @@ def test_each_key_has_a_recording_and_dropping_them_starts_anew() -> None:
 
 
 @needs_gpu
+def test_recordings_that_are_dropped_leave_their_memory_to_the_next_ones() -> None:
+    def scratch(x: Tensor) -> dict[str, Tensor]:
+        return {"sum": (x.unsqueeze(1) * torch.ones(1, 1000, device="cuda")).sum()}
+
+    captured = RecordedFunction(scratch, device=torch.device("cuda"), generator=torch.Generator("cuda"), enabled=True)
+    reserved = []
+    for _ in range(4):
+        for _ in range(3):
+            captured("key", torch.ones(50_000, device="cuda"))  # 200 MB in between
+        assert captured.recorded == 1
+        reserved.append(torch.cuda.memory_reserved())
+        captured.drop()
+    assert reserved[1:] == reserved[:-1]
+
+
+@needs_gpu
 def test_calls_whose_conditions_alternate_are_recorded_too() -> None:
     counter = Counter("cuda")
     captured = counter.captured()

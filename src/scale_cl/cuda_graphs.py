@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -84,6 +84,28 @@ class _Recording:
     noted: _Noted
 
 
+class _Pool:
+    """Memory that recordings work in, one after another; a graph of next to nothing keeps it when they are dropped.
+
+    Without that, the memory of dropped recordings can serve no later one, and is given back only when an allocation
+    outside of a recording fails: with each task that drops recordings, less of the device is left.
+    """
+
+    def __init__(self, here: torch.cuda.Stream) -> None:
+        """Recordings are made on the current stream `here`, or on another one if it is the default: that cannot record.
+
+        Always on the same one, because memory is reused on the stream that it was taken on.
+        """
+        self.stream = torch.cuda.Stream() if here == torch.cuda.default_stream() else here
+        self.handle, self._keeper = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.stream):
+            self._keeper.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+            try:
+                torch.zeros(1, device=here.device)
+            finally:
+                self._keeper.capture_end()
+
+
 class RecordedFunction:
     """Calls `function`, as a graph where that is possible."""
 
@@ -102,7 +124,7 @@ class RecordedFunction:
         self._host = HostLog() if host is None else host
         self._recordings: dict[Hashable, list[_Recording]] = {}
         self._eager: deque[tuple[Hashable, _Noted]] = deque(maxlen=_REMEMBERED)
-        self._pool: Any = None
+        self._pool: _Pool | None = None
 
     def __call__(self, key: Hashable, *inputs: Tensor) -> Outputs:
         """The outputs for `inputs`; a replay's outputs are overwritten by the next one.
@@ -145,32 +167,30 @@ class RecordedFunction:
         """Forget all recordings: tensors they read or write have moved."""
         self._recordings.clear()
         self._eager.clear()
-        self._pool = None
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recording | None:
         own = tuple(x.clone() for x in inputs)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
         before = self._generator.get_state()
         here = torch.cuda.current_stream()
-        aside = torch.cuda.Stream() if here == torch.cuda.default_stream() else here  # the default one cannot record
-        aside.wait_stream(here)
         try:
-            with torch.cuda.stream(aside), _no_collection(), self._host.noting(recording=True) as noted:
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    outputs = self._function(*own)
-                finally:
-                    graph.capture_end()
+            with _no_collection(), self._host.noting(recording=True) as noted:
+                pool = self._pool = self._pool or _Pool(here)
+                pool.stream.wait_stream(here)
+                with torch.cuda.stream(pool.stream):
+                    graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+                    try:
+                        outputs = self._function(*own)
+                    finally:
+                        graph.capture_end()
         except Exception as error:  # whatever the driver or a kernel objects to: the step still runs, only slower
             self._possible = False
             self._restore(before)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             warnings.warn(f"CUDA graph capture failed; running eagerly (slower): {reason}", RuntimeWarning, 3)
             return None
-        here.wait_stream(aside)
+        here.wait_stream(pool.stream)
         return _Recording(graph, own, outputs, noted)
 
     def _restore(self, state: Tensor) -> None:

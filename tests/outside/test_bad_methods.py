@@ -316,6 +316,8 @@ def test_an_estimator_says_the_same(command: Callable[..., Any]) -> None:
     for idle in ("faults.py:Idle", registry.OUTSIDE.find("faults.py:Idle")):
         with pytest.raises(ConfigError, match="has no step: Idle must define update"):
             ContinualClassifier(idle).fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(ConfigError, match=r"cannot be built for inputs of \[1\] \(faults\.py, line \d+\): KeyError"):
+        ContinualClassifier("faults.py:Unbuildable").fit([[0.0], [1.0]], [0, 1])
 
 
 def test_an_error_of_a_method_keeps_its_cause() -> None:

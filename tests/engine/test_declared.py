@@ -352,6 +352,18 @@ def test_what_is_declared_or_holds_no_tensor_is_not_refused() -> None:
     teach(Careful(SPLIT))
 
 
+@pytest.mark.parametrize("kind", ["tensor", "like"])
+def test_what_changes_at_no_known_time_is_refused(kind: str) -> None:
+    class Vague(Finetune):
+        def build(self, engine: Engine) -> None:
+            super().build(engine)
+            given: Any = torch.zeros(1) if kind == "tensor" else self.network.base
+            getattr(engine, kind)("mine", given, changes="steps")
+
+    with pytest.raises(ScaleClError, match=r"^Vague declares 'mine' with changes='steps'; it must be step or task$"):
+        Vague(SPLIT)
+
+
 def test_a_declared_name_that_is_taken_is_refused() -> None:
     def build(declare: Callable[[Engine], object]) -> type[Finetune]:
         class Twice(Finetune):

@@ -28,6 +28,13 @@ def test_every_learner_has_a_line_a_config_and_settings_for_every_stream(name: s
     assert {type(made).__name__, kind.__name__} <= set(learners.__all__)
 
 
+@pytest.mark.parametrize(("attribute", "value"), [("after", 5), ("description", 5), ("update_settings", "updates")])
+def test_an_attribute_of_another_type_is_refused(attribute: str, value: object) -> None:
+    kind = type("Odd", (learners.Finetune,), {"__doc__": "Odd.", attribute: value})
+    with pytest.raises(ConfigError, match=f"^learner 'odd': Odd.{attribute} is {value!r}; it must be "):
+        registry.entry(kind)
+
+
 def test_scale_and_finetune_are_there() -> None:
     assert {"scale", "scale-ema", "finetune"} <= set(registry.names())
     assert isinstance(registry.make("scale-ema", SPLIT), Scale)

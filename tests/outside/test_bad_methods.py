@@ -236,7 +236,7 @@ FAULTS = {
     "faults.py:FailingInScores": r"FailingInScores failed in scores \(faults\.py, line \d+\): TypeError: no scores",
     "faults.py:Hoarding": (
         r"Hoarding keeps a tensor in its attribute 'seen' that it did not declare; "
-        r"declare it in build \(.*\), so that it is saved and resumed"
+        r"declare it in build \(.*\) and change it in place, so that it is saved and resumed"
     ),
     "faults.py:Unbuildable": (
         r"learner 'faults\.py:Unbuildable' cannot be built for inputs of \[1, 8, 8\] "

@@ -130,6 +130,9 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[object], bool], str], ...] = (  # of a c
     ("scenarios", _are_scenarios, f"be a tuple of some of {', '.join(get_args(Scenario))}"),
     ("traits", lambda found: isinstance(found, Traits), "be a Traits"),
     ("order", lambda found: found in ("tasks", "shuffled"), "be tasks or shuffled"),
+    ("after", lambda found: isinstance(found, str), "be the name of a learner"),
+    ("description", lambda found: isinstance(found, str), "be a line of text"),
+    ("update_settings", lambda found: isinstance(found, tuple | list), "be a tuple of names of settings"),
 )
 
 
@@ -193,7 +196,7 @@ def make(
     try:
         made = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
     except FAILURES as error:
-        if name in _OURS or isinstance(error, ScaleClError):
+        if kind.__module__.startswith("scale_cl.") or isinstance(error, ScaleClError):
             raise
         where = place_of(kind.build, error, kind)
         what = f"learner {name!r} cannot be built for inputs of {list(spec.shape)}{where}: {one_line(error)}"

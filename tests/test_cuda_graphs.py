@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from scale_cl import cuda_graphs
 from scale_cl.cuda_graphs import RecordedFunction
 from scale_cl.learners import Compute, Scale, ScaleConfig
 from scale_cl.streams import InputSpec, TaskInfo
@@ -119,6 +120,30 @@ def test_what_cannot_be_recorded_still_runs_and_says_so() -> None:
     with pytest.warns(RuntimeWarning, match="CUDA graph capture failed; running eagerly"):
         assert float(captured("key", torch.ones(2, device="cuda"))["sum"]) == 2
     assert float(captured("key", torch.ones(3, device="cuda"))["sum"]) == 3
+
+
+@needs_gpu
+def test_a_recording_that_fails_for_want_of_memory_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "_AGAIN", 3)
+    counter, is_full = Counter("cuda"), True
+
+    def greedy(x: Tensor) -> dict[str, Tensor]:
+        outputs = counter(x)
+        if is_full and torch.cuda.is_current_stream_capturing():
+            torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
+        return outputs
+
+    captured = RecordedFunction(greedy, device=counter.device, generator=counter.generator, enabled=True)
+    other = Counter("cuda")
+    plain = other.captured(enabled=False)
+    x = torch.ones(3, device="cuda")
+    assert torch.equal(captured("key", x)["total"], plain("key", x)["total"])
+    with pytest.warns(RuntimeWarning, match="memory is full; the next attempt is made after 3 steps"):
+        assert torch.equal(captured("key", x)["total"], plain("key", x)["total"])
+    is_full = False
+    for step in range(2, 8):
+        assert torch.equal(captured("key", x)["total"], plain("key", x)["total"])
+        assert captured.recorded == (step >= 4), step
 
 
 @needs_gpu

@@ -26,6 +26,7 @@ from torch import Tensor
 Outputs = dict[str, Tensor]
 A = TypeVar("A", bound=Hashable)
 _alone = Lock()  # a recording breaks if another thread loads kernels meanwhile, as an eager call may
+_AGAIN = 500  # eager calls after a recording that failed for want of memory, until the next attempt
 _REMEMBERED = 2  # latest eager calls; one under the same conditions comes before a recording: libraries load and tune
 
 
@@ -125,6 +126,7 @@ class RecordedFunction:
         self._recordings: dict[Hashable, list[_Recording]] = {}
         self._eager: deque[tuple[Hashable, _Noted]] = deque(maxlen=_REMEMBERED)
         self._pool: _Pool | None = None
+        self._not_yet = 0  # eager calls until a recording is tried again
 
     def __call__(self, key: Hashable, *inputs: Tensor) -> Outputs:
         """The outputs for `inputs`; a replay's outputs are overwritten by the next one.
@@ -140,8 +142,9 @@ class RecordedFunction:
                 return self._replay(recording, inputs)
         with _alone:
             warm = any(earlier == key and noted.still_holds() for earlier, noted in self._eager)
-            made = self._record(inputs) if warm else None
+            made = self._record(inputs) if warm and not self._not_yet else None
             if made is None:
+                self._not_yet = max(0, self._not_yet - 1)
                 with self._host.noting(recording=False) as noted:
                     outputs = self._function(*inputs)
                 self._eager.append((key, noted))
@@ -185,9 +188,13 @@ class RecordedFunction:
                     finally:
                         graph.capture_end()
         except Exception as error:  # whatever the driver or a kernel objects to: the step still runs, only slower
-            self._possible = False
             self._restore(before)
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if torch.OutOfMemoryError in map(type, (error, error.__context__)):  # others may free some later
+                self._not_yet = _AGAIN
+                reason = f"the device's memory is full; the next attempt is made after {_AGAIN} steps"
+            else:
+                self._possible = False
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             warnings.warn(f"CUDA graph capture failed; running eagerly (slower): {reason}", RuntimeWarning, 3)
             return None
         here.wait_stream(pool.stream)

@@ -83,9 +83,12 @@ class Plugins:
             wanted = f"{name.rstrip(':')}:{'Class' if self.kind == 'learner' else 'function'}"
             raise ConfigError(f"{self.kind} {name!r} is a file; say what to take from it, {option}{wanted}")
         if is_reference(name) and self._served_by(name) is None:
+            ways = dict.fromkeys(
+                (f"--{self.kind} {name}", f"{option}{name}")
+            )  # commands that read a run have the first
             raise ConfigError(
                 f"{self.kind} {name!r} is named in a file, from which nothing is imported; name it yourself, "
-                f"{option}{name}, or install it as an entry point"
+                f"{' or '.join(ways)}, or install it as an entry point"
             )
 
     def _served_by(self, name: str) -> str | None:

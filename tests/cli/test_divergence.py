@@ -17,7 +17,7 @@ def test_too_large_a_learning_rate_ends_the_run_and_nothing_is_left(command: Cal
     ended = command("run", "--learner", learner, "--set", "lr=1e30", "--tasks", "2", "-q", "--out", "o")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("scale-cl: error: seed 0, step ")
-    advice = "lower the rate, or let such steps be skipped (--on-divergence skip)\n"
+    advice = "lower the rate, or let such steps be skipped (run.on_divergence=skip)\n"
     assert ended.err.endswith(f" is not a finite number, with lr 1e+30; {advice}")
     assert not Path("o").exists(), "there was no good state yet"
 

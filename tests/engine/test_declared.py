@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -274,6 +275,13 @@ class Slotted:
 class ByClass:
     values: ClassVar = [torch.zeros(2)]
 
+    def look(self) -> None:
+        """Nothing."""
+
+
+def closing_over(value: object) -> Callable[[], object]:
+    return lambda: value
+
 
 HELD: dict[str, Callable[[], object]] = {
     "a tensor": lambda: torch.zeros(2),
@@ -287,6 +295,9 @@ HELD: dict[str, Callable[[], object]] = {
     "an optimizer": with_momentum,
     "an object": lambda: SimpleNamespace(inside=SimpleNamespace(value=[torch.zeros(2)])),
     "an array": lambda: np.zeros(2),
+    "a function's own": lambda: closing_over(torch.zeros(2)),
+    "a method's object": lambda: ByClass().look,
+    "given in advance": lambda: partial(print, torch.zeros(2)),
 }
 
 
@@ -332,12 +343,25 @@ def test_what_is_declared_or_holds_no_tensor_is_not_refused() -> None:
             self.optimizer: torch.optim.Optimizer | None = None
             self.holder = SimpleNamespace(method=self, tensor=self.mine, network=self.network, engine=engine)
             self.holder.itself = self.holder
+            self.holder.functions = [self.update, closing_over(self.mine), partial(engine.randn, self.mine)]
 
         def update(self, batch: Batch) -> None:
             super().update(batch)
             self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
 
     teach(Careful(SPLIT))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "like"])
+def test_what_changes_at_no_known_time_is_refused(kind: str) -> None:
+    class Vague(Finetune):
+        def build(self, engine: Engine) -> None:
+            super().build(engine)
+            given: Any = torch.zeros(1) if kind == "tensor" else self.network.base
+            getattr(engine, kind)("mine", given, changes="steps")
+
+    with pytest.raises(ScaleClError, match=r"^Vague declares 'mine' with changes='steps'; it must be step or task$"):
+        Vague(SPLIT)
 
 
 def test_a_declared_name_that_is_taken_is_refused() -> None:

@@ -17,6 +17,7 @@ def test_each_is_the_gradient_of_its_sample_alone_in_evaluation_mode(spec: Input
     teach(learner, tasks=2)
     network, before = learner.network, learner.state_dict()["tensors"]
     samples = learner.memory.samples(torch.cat([learner.memory.rows_of(task) for task in range(2)]))
+    assert not samples.replayed, "no batch comes before them"
     together = network.sample_gradients(samples, cross_entropy)
     learner.net.eval()
     for i in range(len(samples)):

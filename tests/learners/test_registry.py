@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scale_cl import learners
 from scale_cl.errors import ConfigError
 from scale_cl.learners import Compute, LearnerConfig, Scale, registry
 from scale_cl.settings import build
@@ -24,6 +25,14 @@ def test_every_learner_has_a_line_a_config_and_settings_for_every_stream(name: s
         build(kind, registry.preset_settings(name, stream))
     made = registry.make(name, SPLIT, seed=3, compute=Compute("fp32"))
     assert (made.name, made.seed) == (name, 3)
+    assert {type(made).__name__, kind.__name__} <= set(learners.__all__)
+
+
+@pytest.mark.parametrize(("attribute", "value"), [("after", 5), ("description", 5), ("update_settings", "updates")])
+def test_an_attribute_of_another_type_is_refused(attribute: str, value: object) -> None:
+    kind = type("Odd", (learners.Finetune,), {"__doc__": "Odd.", attribute: value})
+    with pytest.raises(ConfigError, match=f"^learner 'odd': Odd.{attribute} is {value!r}; it must be "):
+        registry.entry(kind)
 
 
 def test_scale_and_finetune_are_there() -> None:

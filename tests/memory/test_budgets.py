@@ -164,6 +164,13 @@ def test_a_ring_per_class_needs_a_budget_that_has_classes() -> None:
         memory(6, policy="class-ring", budget="total")
 
 
+def test_an_unknown_policy_or_budget_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^memory_policy is 'rings'; it must be one of ring, class-ring, reservoir"):
+        memory(6, policy="rings")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^memory_budget is 'tasks'; it must be one of task, class, total$"):
+        memory(6, budget="tasks")  # type: ignore[arg-type]
+
+
 @every_pair
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_state_goes_on_as_if_it_had_not_been_saved(budget: Budget, policy: PolicyName, is_open: bool) -> None:

@@ -236,7 +236,7 @@ FAULTS = {
     "faults.py:FailingInScores": r"FailingInScores failed in scores \(faults\.py, line \d+\): TypeError: no scores",
     "faults.py:Hoarding": (
         r"Hoarding keeps a tensor in its attribute 'seen' that it did not declare; "
-        r"declare it in build \(.*\), so that it is saved and resumed"
+        r"declare it in build \(.*\) and change it in place, so that it is saved and resumed"
     ),
     "faults.py:Unbuildable": (
         r"learner 'faults\.py:Unbuildable' cannot be built for inputs of \[1, 8, 8\] "
@@ -316,6 +316,8 @@ def test_an_estimator_says_the_same(command: Callable[..., Any]) -> None:
     for idle in ("faults.py:Idle", registry.OUTSIDE.find("faults.py:Idle")):
         with pytest.raises(ConfigError, match="has no step: Idle must define update"):
             ContinualClassifier(idle).fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(ConfigError, match=r"cannot be built for inputs of \[1\] \(faults\.py, line \d+\): KeyError"):
+        ContinualClassifier("faults.py:Unbuildable").fit([[0.0], [1.0]], [0, 1])
 
 
 def test_an_error_of_a_method_keeps_its_cause() -> None:

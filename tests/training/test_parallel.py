@@ -17,11 +17,11 @@ from scale_cl import streams
 from scale_cl.errors import DivergenceError, InputError, Interrupted
 from scale_cl.learners import Finetune, Learner, Scale, ScaleConfig, StepStats
 from scale_cl.streams import Stream
-from scale_cl.training import Event, checkpoint, loop, train_many
+from scale_cl.training import Event, checkpoint, loop, parallel, train_many
 from scale_cl.training.checkpointing import Checkpointer
 from scale_cl.training.events import Stepped
 from scale_cl.training.learner_run import LearnerRun
-from scale_cl.training.loop import Runners, runners_of
+from scale_cl.training.parallel import Runners, runners_of
 from scale_cl.training.run_directory import RunDirectory
 
 Diverged = dict[int, DivergenceError] | None
@@ -48,9 +48,9 @@ def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
             thread.shutdown()
 
     monkeypatch.setattr(loop, "runners_of", with_threads)
-    monkeypatch.setattr(loop, "FIRST", BLOCK)
-    monkeypatch.setattr(loop, "QUICK", 0.0)  # blocks stay as they are
-    monkeypatch.setattr(loop, "SLOW", 1e9)
+    monkeypatch.setattr(parallel, "FIRST", BLOCK)
+    monkeypatch.setattr(parallel, "QUICK", 0.0)  # blocks stay as they are
+    monkeypatch.setattr(parallel, "SLOW", 1e9)
 
 
 def test_threads_change_no_bit(threaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,18 +150,18 @@ def test_blocks_become_shorter_where_steps_are_slow_and_longer_where_they_are_qu
     with ThreadPoolExecutor(1) as thread:
         runners = Runners([], {0: thread})
         first = runners.block
-        runners.took(first, (loop.QUICK + loop.SLOW) / 2)
+        runners.took(first, (parallel.QUICK + parallel.SLOW) / 2)
         assert runners.block == first
-        runners.took(first, 2 * loop.SLOW)
+        runners.took(first, 2 * parallel.SLOW)
         assert runners.block == first // 2
         runners.took(runners.block - 1, 0.0)  # the last one of a task
         assert runners.block == first // 2
         for _ in range(20):
-            runners.took(runners.block, 2 * loop.SLOW)
+            runners.took(runners.block, 2 * parallel.SLOW)
         assert runners.block == 1
         for _ in range(20):
             runners.took(runners.block, 0.0)
-        assert runners.block == loop.MOST
+        assert runners.block == parallel.MOST
     alone = Runners([], {})
     alone.took(1, 0.0)
     assert alone.block == 1  # progress after every step

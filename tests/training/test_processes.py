@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import operator
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ import pytest
 from scale_cl.errors import DivergenceError, Interrupted, ScaleClError
 from scale_cl.results import SeedResult
 from scale_cl.training.events import Event, Listener, Loaded
-from scale_cl.training.processes import train_over_processes
+from scale_cl.training.parallel import train_over_processes
 
 pytestmark = pytest.mark.usefixtures("quick_processes")
 
@@ -53,8 +54,10 @@ class Strange(Exception):
 def failing(how: str, seed: int, tell: Listener, stop: Callable[[], bool]) -> SeedResult:
     if seed == 0:
         return until_stopped(seed, tell, stop)
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if how in ("killed", "broken"):
+        os.kill(os.getpid(), signal.SIGKILL if how == "killed" else signal.SIGSEGV)
+    if how == "gone":
+        os._exit(3)
     if how == "strange":
         raise Strange("of somebody", "else")
     raise DivergenceError("the loss is nan") if how == "ours" else ZeroDivisionError("by nothing")
@@ -78,7 +81,9 @@ def test_three_seeds_over_two_processes_come_back_in_order() -> None:
 @pytest.mark.parametrize(
     ("how", "kind", "said"),
     [
-        ("killed", ScaleClError, "a process of this run was killed"),
+        ("killed", ScaleClError, r"^a process of this run was killed \(signal 9\), perhaps for want of memory; .*"),
+        ("broken", ScaleClError, r"^a process of this run was killed \(signal 11\)$"),
+        ("gone", ScaleClError, r"^a process of this run ended by itself \(exit code 3\), and what it printed says .*"),
         ("ours", DivergenceError, "^the loss is nan$"),
         ("foreign", ZeroDivisionError, "by nothing"),
         ("strange", RuntimeError, "^Strange: of somebody$"),
@@ -90,6 +95,18 @@ def test_an_error_of_one_seed_stops_the_others_and_comes_out(how: str, kind: typ
     notes = getattr(raised.value, "__notes__", [])
     assert bool(notes) == (how == "foreign")
     assert all('raise DivergenceError("the loss is nan")' in note for note in notes), "where it arose"
+
+
+class Unreadable:
+    """Can be sent to another process, and not be read there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.getitem, ({}, "gone")
+
+
+def test_a_process_that_cannot_begin_says_why() -> None:
+    with pytest.raises(ScaleClError, match=r"^a process of this run could not begin: KeyError: 'gone'$"):
+        trained(Unreadable())
 
 
 def test_one_wish_lets_seeds_save_and_seeds_that_wait_are_not_begun() -> None:

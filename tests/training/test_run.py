@@ -11,7 +11,7 @@ from PIL import Image
 
 import scale_cl
 from scale_cl import results
-from scale_cl.errors import Interrupted, OutputInUseError
+from scale_cl.errors import ConfigError, Interrupted, OutputInUseError
 from scale_cl.learners import Learner
 from scale_cl.results import SeedResult
 from scale_cl.streams import Stream
@@ -106,6 +106,12 @@ def small(**options: object) -> Config:
 def crash(event: Event) -> None:
     if event == Stepped(20):  # in the second task
         raise MemoryError
+
+
+def test_what_is_no_config_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^config is a dict; make it by scale_cl.resolve"):
+        run({"learner": {"name": "er"}}, tmp_path / "out")  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_into_a_directory_leaves_the_result_that_it_returns(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from scale_cl.nets.backbones import unmodulated
 from scale_cl.streams import Stream
 from scale_cl.training import train
 from scale_cl.training.learner_run import LearnerRun
-from scale_cl.training.loop import runners_of
+from scale_cl.training.parallel import runners_of
 
 _TASKS = 4  # the last one is timed: replay has its full size by then
 _WARM_UP = 10  # steps; a CUDA graph is recorded at the second

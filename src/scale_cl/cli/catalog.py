@@ -114,7 +114,7 @@ def _print_lines(names: list[str], describe: Callable[[str], str]) -> None:
 
 def show(
     learner: Annotated[
-        str | None, typer.Argument(help="Name of a learner, see `scale-cl list learners`; scale if not given.")
+        str | None, typer.Argument(help="Method: a name, module:Class or file.py:Class; scale if not given.")
     ] = None,
     stream: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of a stream, see `scale-cl list streams`.")

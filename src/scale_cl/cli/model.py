@@ -30,7 +30,9 @@ _LINES = 10  # of progress, where there is no terminal
 
 def learn(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
-    stream: Annotated[str, typer.Option(help="The new tasks: folder:PATH, csv:FILE, or another stream.")],
+    stream: Annotated[
+        str, typer.Option(metavar="NAME", help="The new tasks: folder:PATH, csv:FILE, or another stream.")
+    ],
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A setting of stream or run; repeatable.")
     ] = None,

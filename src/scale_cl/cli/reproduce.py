@@ -33,9 +33,13 @@ def reproduce(
         ),
     ],
     streams: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Streams instead of the paper's; module:function, too.")
+        str | None,
+        typer.Option(metavar="A,B", help="Streams instead of the paper's; module:function, file.py:function, too."),
     ] = None,
-    learners: Annotated[str | None, typer.Option(metavar="A,B", help="Learners instead of the paper's.")] = None,
+    learners: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Learners instead of the paper's; module:Class, file.py:Class, too."),
+    ] = None,
     preset: Annotated[str | None, typer.Option(metavar="paper|ours", help="The learners' settings [ours].")] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="N or A,B", help="Number of seeds, or a list of seeds (`3,` is only seed 3).")

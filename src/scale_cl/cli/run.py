@@ -176,7 +176,6 @@ def run_with_progress(
     `tracked` makes the tracking; if it cannot start, the directory stays as it was.
     """
     from scale_cl import trackers, training
-    from scale_cl.errors import DivergenceError
     from scale_cl.training.events import to_all
     from scale_cl.training.machine import choose_device, describe, stop_on_signal
 
@@ -193,21 +192,16 @@ def run_with_progress(
         stop = stack.enter_context(stop_on_signal())
         places = {} if quiet else {name: place for one in listeners for name, place in one.places.items()}
         shown = stack.enter_context(contextlib.closing(progress.for_person(quiet=quiet, places=places)))
-        try:
-            return training.run(
-                config,
-                directory,
-                data=request.data,
-                resume=resume,
-                on_event=to_all(shown, *listeners),
-                loss_every=max((one.loss_every for one in listeners), default=0),
-                stop=stop,
-                arguments=request.arguments,
-            )
-        except DivergenceError as error:
-            if not str(error).endswith("skipped"):  # nothing that could be skipped
-                raise
-            raise DivergenceError(f"{error} (--on-divergence skip)") from error
+        return training.run(
+            config,
+            directory,
+            data=request.data,
+            resume=resume,
+            on_event=to_all(shown, *listeners),
+            loss_every=max((one.loss_every for one in listeners), default=0),
+            stop=stop,
+            arguments=request.arguments,
+        )
 
 
 @contextlib.contextmanager

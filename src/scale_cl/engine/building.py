@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -194,6 +194,7 @@ class Builder:
 
     def like(self, name: str, weights: Weights, *, changes: Changes) -> WeightState:
         """Tensors of the shapes of some weights, zero at first; they change in every `step` or only per `task`."""
+        self._check_changes(name, changes)
         return self._declare(self.owned.states, name, WeightState(weights, changes=changes))
 
     def teacher(self, name: str) -> Teacher:
@@ -202,6 +203,7 @@ class Builder:
 
     def tensor(self, name: str, value: Tensor, *, changes: Changes) -> Tensor:
         """A tensor of a fixed shape, to be changed in place; it changes in every `step` or only per `task`."""
+        self._check_changes(name, changes)
         return self._declare(self.owned.tensors, name, (value.to(self.device), changes))[0]
 
     def record(self, function: Callable[..., dict[str, Tensor]]) -> RecordedFunction:
@@ -223,6 +225,12 @@ class Builder:
             )
         kind[name] = value
         return value
+
+    def _check_changes(self, name: str, changes: str) -> None:
+        if changes not in get_args(Changes):
+            raise ScaleClError(
+                f"{self.method_name} declares {name!r} with changes={changes!r}; it must be step or task"
+            )
 
     def _placed(self, module: M) -> M:
         """On the device, in the type of the backbone."""

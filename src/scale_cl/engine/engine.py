@@ -328,7 +328,8 @@ class Engine(Predictor):
         if name is not None:
             raise ScaleClError(
                 f"{self.method_name} keeps a tensor in its attribute {name!r} that it did not declare; "
-                "declare it in build (engine.tensor, engine.like, engine.part), so that it is saved and resumed"
+                "declare it in build (engine.tensor, engine.like, engine.part) and change it in place, so that it is "
+                "saved and resumed"
             )
 
     def learned(self) -> list[Tensor]:

@@ -5,9 +5,12 @@ Because everything is declared once, it is grown, guarded, listed, saved and loa
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
+from types import FunctionType, MethodType
 from types import MemberDescriptorType as _Slot
 from typing import Any
 
@@ -103,25 +106,24 @@ class Owned:
 
         While this stays the same, a recorded step stays valid.
         """
+        return self.net.heads.ragged, tuple((t.data_ptr(), t.shape) for t in self._all_tensors())
+
+    def undeclared(self, method: object) -> str | None:
+        """The first attribute of a method that holds a tensor or an array which was not declared."""
+        known = {id(t) for t in self._all_tensors()}
+        for name, value in _attributes(method).items():
+            if any(id(t) not in known for t in _tensors_in(value, {id(method)})):
+                return name
+        return None
+
+    def _all_tensors(self) -> list[Tensor]:
+        """Every tensor of what was declared."""
         tensors = [*self.module_tensors(), *(t for weights in self.weights for t in weights.tensors)]
         tensors += [t for state in self.all_states().values() for t in state.tensors]
         tensors += [t for memory in self.memories.values() for t in memory.tensors()]
         teachers = [teacher.module for teacher in self.teachers.values() if teacher.module is not None]
         tensors += [t for module in teachers for t in (*module.parameters(), *module.buffers())]
-        return self.net.heads.ragged, tuple((t.data_ptr(), t.shape) for t in tensors)
-
-    def undeclared(self, method: object) -> str | None:
-        """The first attribute of a method that holds a tensor or an array which was not declared."""
-        known = {id(t) for t in (*self.module_tensors(), *(t for t, _ in self.tensors.values()))}
-        known |= {id(t) for state in self.all_states().values() for t in state.tensors}
-        known |= {id(t) for weights in self.weights for t in weights.tensors}
-        known |= {id(t) for memory in self.memories.values() for t in memory.tensors()}
-        teachers = [teacher.module for teacher in self.teachers.values() if teacher.module is not None]
-        known |= {id(t) for module in teachers for t in _tensors_in(module, set())}
-        for name, value in _attributes(method).items():
-            if any(id(t) not in known for t in _tensors_in(value, {id(method)})):
-                return name
-        return None
+        return tensors + [t for t, _ in self.tensors.values()]
 
     # ---- growth ------------------------------------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ def _load(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _tensors_in(value: object, entered: set[int], depth: int = 0) -> Iterator[Tensor | np.ndarray]:
-    """Tensors and arrays in an attribute's value: itself, or what containers, modules, optimizers and objects hold.
+    """Tensors and arrays in an attribute's value: itself, or what containers, modules, functions and objects hold.
 
     Objects of classes of this package are not entered: what they hold is the engine's business, or declared.
     """
@@ -276,6 +278,12 @@ def _members(value: object) -> Iterable[object]:
         return value
     if isinstance(value, torch.optim.Optimizer):
         return [value.state, value.param_groups]
+    if isinstance(value, FunctionType):
+        return gc.get_referents(*(value.__closure__ or ()))  # what it was defined with
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
     origins = {_package(cls) for cls in type(value).__mro__}
     return [] if origins & {"scale_cl", "torch"} else _attributes(value).values()
 

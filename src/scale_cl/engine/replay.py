@@ -37,7 +37,7 @@ class Samples:
     @property
     def replayed(self) -> bool:
         """Whether samples from the memory follow the batch."""
-        return self.rows is not None
+        return len(self.parts) > 1
 
     @property
     def batch(self) -> Samples:

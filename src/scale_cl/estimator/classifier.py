@@ -423,9 +423,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """A new learner with this estimator's parameters, for inputs such as those seen."""
         entry, backbone = self._learner_entry(), None if isinstance(self.backbone, str) else self.backbone
         spec, device = self.input_format_.spec, choose_device(self.device)
-        learner = entry.kind(spec, self._config(), seed=self.seed_, device=device, backbone=backbone)
+        learner = registry.make(entry, spec, self._config(), seed=self.seed_, device=device, backbone=backbone)
         learner.engine.turns = self.turns
-        learner.name = entry.name
         learner.engine.advice = ""
         return learner
 

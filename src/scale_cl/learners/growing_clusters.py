@@ -197,15 +197,6 @@ class ClusteringTrunk(Backbone):
         features = F.pad(torch.cat(found, 1), (0, self.feature_width - sum(f.shape[1] for f in found)))
         return features, features
 
-    def reconstructed(self, x: Tensor) -> Tensor:
-        """Samples [B, inputs], encoded by all layers and decoded again."""
-        way = list(self.in_use())
-        for layer, _ in way:
-            x = layer.encode(x)
-        for layer, reads in reversed(way):
-            x = layer.decode(x, reads)
-        return x
-
     # ---- drift -------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()

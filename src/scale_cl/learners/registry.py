@@ -130,6 +130,9 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[object], bool], str], ...] = (  # of a c
     ("scenarios", _are_scenarios, f"be a tuple of some of {', '.join(get_args(Scenario))}"),
     ("traits", lambda found: isinstance(found, Traits), "be a Traits"),
     ("order", lambda found: found in ("tasks", "shuffled"), "be tasks or shuffled"),
+    ("after", lambda found: isinstance(found, str), "be the name of a learner"),
+    ("description", lambda found: isinstance(found, str), "be a line of text"),
+    ("update_settings", lambda found: isinstance(found, tuple | list), "be a tuple of names of settings"),
 )
 
 
@@ -177,7 +180,7 @@ def preset_settings(
 
 
 def make(
-    name: str | type[Learner],
+    learner: str | type[Learner] | LearnerEntry,
     spec: InputSpec,
     config: Settings | None = None,
     *,
@@ -186,17 +189,17 @@ def make(
     compute: Compute | None = None,
     backbone: BackboneLike | None = None,
 ) -> Learner:
-    """A new learner called `name`, or of a class; without a config, with the defaults of its class."""
-    found = entry(name)
+    """A new learner of that name, class or entry; without a config, with the defaults of its class."""
+    found = learner if isinstance(learner, LearnerEntry) else entry(learner)
     name, kind = found.name, found.kind
     assert config is None or isinstance(config, LearnerConfig)
     try:
-        learner = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
+        made = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
     except FAILURES as error:
-        if name in _OURS or isinstance(error, ScaleClError):
+        if kind.__module__.startswith("scale_cl.") or isinstance(error, ScaleClError):
             raise
         where = place_of(kind.build, error, kind)
         what = f"learner {name!r} cannot be built for inputs of {list(spec.shape)}{where}: {one_line(error)}"
         raise ConfigError(what) from error
-    learner.name = name
-    return learner
+    made.name = name
+    return made

@@ -48,6 +48,9 @@ class TaskSlots(StoredRows):
 
         With `shared_labels`, a label means the same class in all tasks; otherwise each task has classes of its own.
         """
+        for what, given, known in (("policy", policy, tuple(POLICIES)), ("budget", budget, BUDGETS)):
+            if given not in known:
+                raise ConfigError(f"memory_{what} is {given!r}; it must be one of {', '.join(known)}")
         if budget == "total" and policy == "class-ring":
             raise ConfigError("memory_policy class-ring needs memory_budget task or class; with total take balanced")
         sample_bytes = max(1, math.prod(shape) * dtype.itemsize)

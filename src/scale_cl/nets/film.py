@@ -29,7 +29,7 @@ class ParameterGenerator(nn.Module):
         embedding_width: int = 0,
         capacity: int = 32,
     ) -> None:
-        """One linear layer a site; `embedding_width` 0 takes the backbone's own."""
+        """One linear layer per site; `embedding_width` 0 takes the backbone's own."""
         super().__init__()
         self.form: FilmForm = form
         self.detach_norms = backbone.detach_norms

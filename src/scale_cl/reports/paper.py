@@ -44,7 +44,6 @@ COLOURS = {  # numbers in the palette of the figures
 STREAM_ORDER = ("pmnist", "scifar10", "scifar100", "sminiimagenet")
 TASKS = {"pmnist": 20, "scifar10": 5, "scifar100": 17, "sminiimagenet": 17}
 SPLIT = ("scifar10", "scifar100", "sminiimagenet")  # streams whose tasks have disjoint classes, in some order
-BATCH_SIZE = 10
 MEMORY = 50
 
 MAIN: dict[str, dict[str, Target]] = {

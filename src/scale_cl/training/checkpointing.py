@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -34,10 +34,8 @@ from scale_cl.training.checkpoint import (
 )
 from scale_cl.training.learner_run import LearnerRun
 from scale_cl.training.learnt_streams import learnt_streams
+from scale_cl.training.parallel import Runners
 from scale_cl.training.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    from scale_cl.training.loop import Runners
 
 _IRRELEVANT = {"seed", "seeds", "processes", "keep_state", "on_divergence"}  # run settings that change no seed's bits
 _WHERE_READ = {"keep", "workers"}  # stream settings that change no bits, as long as all samples can be read

@@ -64,7 +64,7 @@ def build_learner(config: Config, stream: Stream, seed: int, device: torch.devic
     """A new learner for one seed."""
     how = compute(config.run, device)
     learner = registry.make(config.learner_name, stream.spec, config.learner, seed=seed, device=device, compute=how)
-    learner.engine.advice = ", or let such steps be skipped"  # the command line adds the option
+    learner.engine.advice = ", or let such steps be skipped (run.on_divergence=skip)"
     return learner
 
 

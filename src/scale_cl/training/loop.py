@@ -1,7 +1,6 @@
 """The training loop: one pass over the tasks, with a test on all tasks so far after each.
 
-Several learners train side by side, each on a stream of its own. On a GPU each has a thread, because the host takes as
-long to launch a step as the device takes to run it, and launching a recorded step does not hold the interpreter's lock.
+Several learners train side by side, each on a stream of its own; on a GPU each has a thread (`parallel`).
 """
 
 from __future__ import annotations
@@ -9,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -44,10 +42,8 @@ from scale_cl.training.events import (
 from scale_cl.training.learner_run import LearnerRun, learner_run
 from scale_cl.training.learnt_streams import stream_tasks
 from scale_cl.training.monitoring import AnytimeTests, LossTerms, Prequential
+from scale_cl.training.parallel import Runners, runners_of
 
-T = TypeVar("T")
-FIRST, MOST = 125, 500  # steps that a thread makes in one block: at first, and at most
-QUICK, SLOW = 0.5, 4.0  # seconds: after a quicker block the next is longer, after a slower one shorter
 _log = logging.getLogger("scale_cl")
 
 
@@ -371,92 +367,6 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
 def _wait(runs: Sequence[LearnerRun]) -> None:
     for device in {run.learner.device for run in runs if run.learner.device.type == "cuda"}:
         torch.cuda.synchronize(device)
-
-
-# ---- threads ---------------------------------------------------------------------------------------------------------
-class Runners:
-    """Does something with every run and waits until it is done.
-
-    A run always has the same thread, because libraries keep state per thread.
-    """
-
-    def __init__(
-        self,
-        runs: Sequence[LearnerRun],
-        threads: dict[int, ThreadPoolExecutor],
-        diverged: dict[int, DivergenceError] | None = None,
-    ) -> None:
-        """`threads` by `id` of the run; if empty, the caller's thread does everything in turn.
-
-        `block` is the number of steps to make before the caller reports progress: many, because steps are recorded one
-        run after another, and runs whose step is recorded should not wait.
-        """
-        self._threads, self._diverged = threads, diverged
-        self._numbers = {id(run): number for number, run in enumerate(runs)}
-        self.block = FIRST if threads else 1
-
-    def took(self, steps: int, seconds: float) -> None:
-        """Adapt the next blocks to the time that one took: long enough to cost nothing, short enough to see progress.
-
-        A block that was cut short by the end of a task or by a checkpoint makes the next ones no longer.
-        """
-        if not self._threads:
-            return
-        if seconds > SLOW:
-            self.block = max(1, self.block // 2)
-        elif seconds < QUICK and steps == self.block:
-            self.block = min(2 * self.block, MOST)
-
-    def sound(self, runs: Sequence[LearnerRun]) -> list[LearnerRun]:
-        """Those of the runs that have not diverged."""
-        return [run for run in runs if self._numbers[id(run)] not in (self._diverged or ())]
-
-    def each(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
-        """The results of `do` for all runs, in parallel; the first run's error is raised when all are done.
-
-        If divergence is to be noted, a run that diverges, or did so before, has no result.
-        """
-        if not self._threads:
-            return self.in_turn(runs, do)
-        going = self.sound(runs)
-        doing = [self._threads[id(run)].submit(do, run) for run in going]
-        wait(doing)
-        return self._results({run: one.result for run, one in zip(going, doing, strict=True)})
-
-    def in_turn(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
-        """As `each`, but one run after another: for many small calls that contend for the interpreter's lock.
-
-        Each such call releases the lock and wants it back at once: twenty threads at once take several times as long
-        as one after another. An error is raised at once.
-        """
-
-        def done(run: LearnerRun) -> T:
-            return self._threads[id(run)].submit(do, run).result() if self._threads else do(run)
-
-        return self._results({run: partial(done, run) for run in self.sound(runs)})
-
-    def _results(self, done: Mapping[LearnerRun, Callable[[], T]]) -> list[T]:
-        found = []
-        for run, result in done.items():
-            try:
-                found.append(result())
-            except DivergenceError as error:
-                if self._diverged is None:
-                    raise
-                self._diverged[self._numbers[id(run)]] = error
-        return found
-
-
-@contextlib.contextmanager
-def runners_of(runs: Sequence[LearnerRun], diverged: dict[int, DivergenceError] | None = None) -> Iterator[Runners]:
-    """The runners of these runs, whose threads end with the context; for `diverged` see `train_many`."""
-    on_gpu = all(run.learner.device.type == "cuda" for run in runs)
-    threads = {id(run): ThreadPoolExecutor(1) for run in runs} if on_gpu and len(runs) > 1 else {}
-    try:
-        yield Runners(runs, threads, diverged)
-    finally:
-        for thread in threads.values():
-            thread.shutdown()
 
 
 # ---- skipped steps ---------------------------------------------------------------------------------------------------

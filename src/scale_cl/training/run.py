@@ -30,7 +30,7 @@ from scale_cl.training.events import Event, Listener, Loaded, ignore, to_all
 from scale_cl.training.lanes import Job, process_count, remarks, train_lanes
 from scale_cl.training.machine import choose_device
 from scale_cl.training.memory_check import check_fits
-from scale_cl.training.processes import FewSteps, MergedEvents, train_over_processes
+from scale_cl.training.parallel import FewSteps, MergedEvents, train_over_processes
 from scale_cl.training.run_directory import RunDirectory, RunRequest
 
 _log = logging.getLogger("scale_cl")
@@ -56,6 +56,9 @@ def run(
         config = scale_cl.resolve(stream="digits", learner="er", options={"run.seeds": 3})
         result = scale_cl.run(config, out="runs/er")
 
+    On a CPU, several seeds train in processes of their own, unless `run.processes` is 1; as in every Python program
+    that starts processes, a script then needs `if __name__ == "__main__":` around what it does.
+
     Args:
         config: made by `resolve`.
         out: the run's directory; None: nothing is written.
@@ -71,6 +74,8 @@ def run(
         arguments: of the command line, to be recorded.
         environment: further entries of the result's `environment`.
     """
+    if not isinstance(config, Config):
+        raise ConfigError(f"config is a {type(config).__name__}; make it by scale_cl.resolve(stream=..., learner=...)")
     job = Job(config, data, None, resume, stop, on_event or ignore, loss_every, on_trained)
     recorded = partial(_environment, config, arguments, environment or {})
     if out is None:

@@ -11,10 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from scale_cl.engine import Batch, Engine, MemoryConfig
-from scale_cl.learners import Learner
-from scale_cl.learners.learner import Traits, replay_memory
-from scale_cl.learners.presets import Preset
+from scale_cl.learners import Batch, Engine, Learner, MemoryConfig, Preset, Traits, replay_memory
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 

@@ -1,4 +1,9 @@
-"""Seeds over several processes: each has a pipe of its own and shares no lock, so any of them may die at any moment."""
+"""Learners that train at once: over threads on a GPU, over processes on a CPU.
+
+On a GPU each has a thread, because the host takes as long to launch a step as the device takes to run it, and launching
+a recorded step does not hold the interpreter's lock. On a CPU each seed has a process with a pipe of its own. Processes
+share no lock, so any of them may die at any moment.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,119 @@ import contextlib
 import multiprocessing
 import pickle
 import queue
+import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from scale_cl.errors import Interrupted, ScaleClError, one_line
+from scale_cl.errors import FAILURES, DivergenceError, Interrupted, ScaleClError, one_line
 from scale_cl.plugins import give_references, given_references
 from scale_cl.results import SeedResult
 from scale_cl.training import machine
 from scale_cl.training.events import Event, Finished, Listener, Loaded, Started, Stepped, TaskStarted
+from scale_cl.training.learner_run import LearnerRun
 
+T = TypeVar("T")
+FIRST, MOST = 125, 500  # steps that a thread makes in one block: at first, and at most
+QUICK, SLOW = 0.5, 4.0  # seconds: after a quicker block the next is longer, after a slower one shorter
 _POLL = 0.1  # seconds between checks whether the run is to stop
 _STOP = "stop"
-_KILLED = "a process of this run was killed, perhaps for want of memory; try fewer processes"
+_LOST = 5.0  # seconds until a process that closed its pipe has ended
 
 
+# ---- threads ---------------------------------------------------------------------------------------------------------
+class Runners:
+    """Does something with every run and waits until it is done.
+
+    A run always has the same thread, because libraries keep state per thread.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[LearnerRun],
+        threads: dict[int, futures.ThreadPoolExecutor],
+        diverged: dict[int, DivergenceError] | None = None,
+    ) -> None:
+        """`threads` by `id` of the run; if empty, the caller's thread does everything in turn.
+
+        `block` is the number of steps to make before the caller reports progress: many, because steps are recorded one
+        run after another, and runs whose step is recorded should not wait.
+        """
+        self._threads, self._diverged = threads, diverged
+        self._numbers = {id(run): number for number, run in enumerate(runs)}
+        self.block = FIRST if threads else 1
+
+    def took(self, steps: int, seconds: float) -> None:
+        """Adapt the next blocks to the time that one took: long enough to cost nothing, short enough to see progress.
+
+        A block that was cut short by the end of a task or by a checkpoint makes the next ones no longer.
+        """
+        if not self._threads:
+            return
+        if seconds > SLOW:
+            self.block = max(1, self.block // 2)
+        elif seconds < QUICK and steps == self.block:
+            self.block = min(2 * self.block, MOST)
+
+    def sound(self, runs: Sequence[LearnerRun]) -> list[LearnerRun]:
+        """Those of the runs that have not diverged."""
+        return [run for run in runs if self._numbers[id(run)] not in (self._diverged or ())]
+
+    def each(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
+        """The results of `do` for all runs, in parallel; the first run's error is raised when all are done.
+
+        If divergence is to be noted, a run that diverges, or did so before, has no result.
+        """
+        if not self._threads:
+            return self.in_turn(runs, do)
+        going = self.sound(runs)
+        doing = [self._threads[id(run)].submit(do, run) for run in going]
+        futures.wait(doing)
+        return self._results({run: one.result for run, one in zip(going, doing, strict=True)})
+
+    def in_turn(self, runs: Sequence[LearnerRun], do: Callable[[LearnerRun], T]) -> list[T]:
+        """As `each`, but one run after another: for many small calls that contend for the interpreter's lock.
+
+        Each such call releases the lock and wants it back at once: twenty threads at once take several times as long
+        as one after another. An error is raised at once.
+        """
+
+        def done(run: LearnerRun) -> T:
+            return self._threads[id(run)].submit(do, run).result() if self._threads else do(run)
+
+        return self._results({run: partial(done, run) for run in self.sound(runs)})
+
+    def _results(self, done: Mapping[LearnerRun, Callable[[], T]]) -> list[T]:
+        found = []
+        for run, result in done.items():
+            try:
+                found.append(result())
+            except DivergenceError as error:
+                if self._diverged is None:
+                    raise
+                self._diverged[self._numbers[id(run)]] = error
+        return found
+
+
+@contextlib.contextmanager
+def runners_of(runs: Sequence[LearnerRun], diverged: dict[int, DivergenceError] | None = None) -> Iterator[Runners]:
+    """The runners of these runs, whose threads end with the context; for `diverged` see `train_many`."""
+    on_gpu = all(run.learner.device.type == "cuda" for run in runs)
+    threads = {id(run): futures.ThreadPoolExecutor(1) for run in runs} if on_gpu and len(runs) > 1 else {}
+    try:
+        yield Runners(runs, threads, diverged)
+    finally:
+        for thread in threads.values():
+            thread.shutdown()
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
 class TrainSeed(Protocol):
     """Trains one seed in a process of its own; can be pickled."""
 
@@ -110,8 +208,20 @@ class _Worker:
             said: tuple[str, Any] = self.pipe.recv()
         except (EOFError, OSError):  # the process is gone, perhaps in the middle of a message
             self.runs = False
-            return ("ended", None) if self._idle else ("failed", ScaleClError(_KILLED))
+            return ("ended", None) if self._idle else ("failed", ScaleClError(self._lost()))
         return said
+
+    def _lost(self) -> str:
+        """Why it ended in the middle of its work, as far as its exit code tells."""
+        self._process.join(_LOST)
+        code = self._process.exitcode
+        if code is None or code >= 0:
+            return (
+                f"a process of this run ended by itself (exit code {code}), and what it printed says why; "
+                'a script that trains several seeds needs `if __name__ == "__main__":` around what it does'
+            )
+        guess = ", perhaps for want of memory; try fewer processes" if code == -signal.SIGKILL else ""
+        return f"a process of this run was killed (signal {-code}){guess}"
 
     def _send(self, order: int | str | None) -> None:
         with contextlib.suppress(OSError):  # if it is gone, `receive` finds out
@@ -127,9 +237,13 @@ class _Worker:
 # ---- in a process ----------------------------------------------------------------------------------------------------
 def _work(pipe: Connection, sent: bytes, references: dict[str, dict[str, str]]) -> None:
     """Train the seeds that the parent sends."""
-    give_references(references)
     machine.die_with_parent()
-    train: TrainSeed = pickle.loads(sent)  # only now: its config may have classes of the references
+    try:
+        give_references(references)
+        train: TrainSeed = pickle.loads(sent)  # only now: its config may have classes of the references
+    except FAILURES as error:
+        pipe.send(("failed", ScaleClError(f"a process of this run could not begin: {one_line(error)}")))
+        return
     given: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     stopping = threading.Event()
     threading.Thread(target=_listen, args=(pipe, given, stopping), daemon=True).start()

@@ -188,6 +188,7 @@ class RecordedFunction:
                     finally:
                         graph.capture_end()
         except Exception as error:  # whatever the driver or a kernel objects to: the step still runs, only slower
+            self._pool = None  # it may be as broken as the recording
             self._restore(before)
             if torch.OutOfMemoryError in map(type, (error, error.__context__)):  # others may free some later
                 self._not_yet = _AGAIN

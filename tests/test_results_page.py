@@ -108,6 +108,20 @@ def test_sizes_and_seconds_of_the_families_are_those_of_the_file(row: re.Match[s
     ]
 
 
+COUNTED = [row for row in ROWS if re.search(r"\| \d+\.\d \| \d+\.\d \| \d+\.\d \|", row["cells"])]  # images and cost
+
+
+@pytest.mark.parametrize("row", COUNTED, ids=lambda row: row["file"])
+def test_what_a_method_costs_is_in_the_table_of_its_stream(row: re.Match[str]) -> None:
+    folder = Path(row["file"]).parent
+    found = json.loads((ROOT / folder.parent.with_suffix(".json")).read_text())
+    own = next(one for one in found["rows"] if one["learner"] == folder.name)
+    cost, seconds = own["cost"], fmean(lane["seconds_train"] for lane in own["lanes"])
+    kept = sum(cost[name] for name in ("samples", "logits", "importances", "networks")) / 1024
+    images = [f"{cost[name]:.1f}" for name in ("forward", "backward", "images")]
+    assert [cell.strip() for cell in row["cells"].split("|")[4:]] == [*images, f"{kept:,.0f}", f"{seconds:.2f}"]
+
+
 # ---- docs/scenarios.md -----------------------------------------------------------------------------------------------
 NAMED = {name.lower(): measure for measure, name in results.MEASURE_NAMES.items()}
 

@@ -201,6 +201,17 @@ def test_what_claims_say_of_the_adversary_is_in_their_file() -> None:
     assert f"it adds {found['adversary_cost']['percent']:.0f} % to the training time" in CLAIMS
 
 
+def test_what_claims_say_of_the_time_of_generators_is_in_their_file() -> None:
+    found = json.loads((ROOT / "results/claims/pmnist-layers.json").read_text())
+    seconds = {name: fmean(each) for name, each in found["seconds"].items()}
+    none, last, both, er = (f"{seconds[name]:.1f} s" for name in ("none", "last", "all", "er"))
+    more = [f"(+{100 * (seconds[name] / seconds['none'] - 1):.0f} %)" for name in ("last", "all")]
+    words = f"{none} without a generator, {last} with it in the last layer {more[0]}, {both} in both {more[1]}; ER {er}"
+    assert words in CLAIMS
+    assert f"takes {seconds['none'] / seconds['er']:.1f} times the time of ER" in CLAIMS
+    assert " /" not in found["environment"]["command"]
+
+
 def test_growth_in_claims_is_that_of_the_methods() -> None:
     rows = {row.learner: row.growth for row in method_properties.rows(*method_properties.EXAMPLES["scifar100"])}
     for name in ("scale", "acl", "pnn"):

@@ -31,6 +31,7 @@ from scale_cl.reports.table import (
 from scale_cl.reports.tables import paired_cells, paired_columns
 from scale_cl.results import SeedResult
 
+_OURS = (paper.METHOD, "scale-plus")  # the first of these that a table has is compared with the others
 _MEASURES = ("acc", "fm", "la")
 _COSTS = (
     Column("Forward", "images through the network per batch"),
@@ -162,8 +163,8 @@ def _size_cells(size: ModelSize | None) -> list[TableCell]:
 
 
 def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
-    """Paired tests of the paper's method against every other one, lane by lane; None if there is no pair."""
-    ours = next((row for row in rows if row.learner == paper.METHOD), None)
+    """Paired tests of our method against every other one, lane by lane; None if there is no pair."""
+    ours = _ours(rows)
     others = [row for row in rows if row is not ours and row.learner not in JOINT_TRAINING]
     if ours is None or not others:
         return None
@@ -177,12 +178,16 @@ def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
             cells += paired_cells(tests[measure][at], corrected[measure][at])
         bodies.append(tuple(cells))
     columns = (Column(f"{ours.learner} against", numeric=False), Column("Lanes", "that both have"), *paired_columns())
-    note = "Paired by class order and seed; differences are SCALE minus the other. Holm's correction over these rows."
+    note = f"Paired by class order and seed; differences: {ours.learner} minus the other. Holm's correction over rows."
     return Table("tests", "Paired tests", columns, tuple(bodies), note)
 
 
+def _ours(rows: Sequence[MatchedRow]) -> MatchedRow | None:
+    return next((row for name in _OURS for row in rows if row.learner == name), None)
+
+
 def _numbers(rows: Sequence[MatchedRow]) -> list[dict[str, Any]]:
-    ours = next((row for row in rows if row.learner == paper.METHOD), None)
+    ours = _ours(rows)
     return [
         {
             "learner": row.learner,

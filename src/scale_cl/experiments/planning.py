@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import CPU_MILLISECONDS, EXPERIMENTS, IMAGES_SEARCHED_ON, Case, Experiment
-from scale_cl.experiments.result_index import Finished, Found, identity, must_stay, scan
+from scale_cl.experiments.result_index import Finished, Found, has_diverged, identity, must_stay, scan
 from scale_cl.files import first_free
 from scale_cl.learners import registry as learners
 from scale_cl.learners.presets import DEFAULT_PRESET
@@ -248,6 +248,8 @@ def _cell(
     runs = []
     for group in groups(missing, together=gpu and not experiment.alone):
         where = base / (f"seed-{group[0]}" if len(group) == 1 else f"seeds-{group[0]}-{group[-1]}")
+        if experiment.part == "search" and has_diverged(where, key):
+            continue  # which is what there is to find out about a point
         folder = first_free(where, lambda path: path in taken or must_stay(path))
         taken.add(folder)
         own = _with_seeds(config, group)

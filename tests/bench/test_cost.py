@@ -23,6 +23,7 @@ def cost(name: str, stream: str = "digits", tasks: int | None = None, **settings
 
 CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
     "er": ("er", {}, 3 * (10 + 10), 3 * (10 + 10)),
+    "er, at a rate that diverges": ("er", {"lr": 1e30}, 3 * (10 + 10), 3 * (10 + 10)),
     "er, one update of 32": ("er", {"updates": 1, "replay": 32}, 42, 42),
     "derpp": ("derpp", {}, 3 * (10 + 2 * 10), 3 * (10 + 2 * 10)),
     "derpp, logits of task end": ("derpp", {"logits_from": "task-end"}, 90 + 50 / STEPS, 90),

@@ -269,7 +269,7 @@ EXPERIMENTS = {
         orders=(3, 4, 5),
     ),
     "beyond-search": Experiment(
-        "as many trials for ER and DER++ with the extras of `scale-plus` as that has had",
+        "a grid of equal size for ER and DER++ with the extras of `scale-plus`, on the tasks reserved for search",
         streams=SEARCH_STREAMS,
         learners=tuple(BEYOND_AXES),
         grids={learner: drawn(axes) for learner, axes in BEYOND_AXES.items()},

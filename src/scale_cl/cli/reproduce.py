@@ -69,6 +69,9 @@ def reproduce(
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A setting for all runs; may be repeated.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Write the tables of what is finished below --out, and run nothing.")
+    ] = False,
 ) -> None:
     """Reproduce a table or figure of the paper.
 
@@ -127,7 +130,8 @@ def reproduce(
         progress = _Progress(plan, gpu=chosen.gpu)
         try:
             with stop_on_signal(at_once=True):
-                execute_plan(plan, chosen.engine, slots=at_once, listener=progress)
+                if not no_run:
+                    execute_plan(plan, chosen.engine, slots=at_once, listener=progress)
         except KeyboardInterrupt:
             say("\nstopped; finished runs are kept, and the same command continues", err=True)
             raise typer.Exit(INTERRUPTED) from None

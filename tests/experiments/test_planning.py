@@ -211,6 +211,8 @@ def test_extras_are_those_of_all_unless_a_search_has_found_others(tmp_path: Path
     settings = "learner: {name: er, lr: 0.2, weight_average: 0.98, memory_policy: ring}"
     (tmp_path / "beyond-search" / "scifar100-er.yaml").write_text(f"stream: {{name: scifar100}}\n{settings}\n")
     assert extras() == usual | {"er on scifar100": (0.98, 0.0, "class-ring", 0.2)}
+    (other,) = planned("beyond", Request(tmp_path, ("pmnist",), ("der",), seeds=(200,))).cells
+    assert (other.name, other.config.learner.weight_average) == ("der", 0.985)
 
 
 def usual_joint(out: Path) -> object:

@@ -167,6 +167,8 @@ def _cases(name: str, experiment: Experiment, learner: str, request: Request) ->
         return ({},)
     if request.cases or not experiment.grids:
         return request.cases or experiment.cases
+    if learner not in experiment.grids and experiment.searched:  # another learner in a comparison
+        return experiment.cases
     if learner not in experiment.grids and request.strict:
         raise ConfigError(f"`{name}` has no grid for {learner}; give one: --grid FIELD=A,B")
     return experiment.grids.get(learner, ())

@@ -72,6 +72,7 @@ _VARIANTS = (  # SCALE with one choice made otherwise, for claims of the paper
 SCALE_VARIANTS = tuple(f"scale_cl.experiments.scale_variants:{name}" for name in _VARIANTS)
 _PLAIN_DISCRIMINATOR = SCALE_VARIANTS[_VARIANTS.index("ScalePlainDiscriminator")]
 _PRINTED: Case = {"ce": "together", "adversarial": "plus", "film": "sum"}  # equations 1 to 3 to the letter
+OURS = ("scale", "scale-plus")  # the first of these that a comparison has is tested against the others
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
 
 # Milliseconds per step of each learner in the middle of a stream, rounded, on one core of an ordinary server:

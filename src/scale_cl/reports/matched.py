@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scale_cl import files
-from scale_cl.experiments.definitions import JOINT_TRAINING
-from scale_cl.reports import paper
+from scale_cl.experiments.definitions import JOINT_TRAINING, OURS
 from scale_cl.reports.seed_statistics import PairedTest, holm, paired, summarise
 from scale_cl.reports.table import (
     LEARNER,
@@ -31,7 +30,6 @@ from scale_cl.reports.table import (
 from scale_cl.reports.tables import paired_cells, paired_columns
 from scale_cl.results import SeedResult
 
-_OURS = (paper.METHOD, "scale-plus")  # the first of these that a table has is compared with the others
 _MEASURES = ("acc", "fm", "la")
 _COSTS = (
     Column("Forward", "images through the network per batch"),
@@ -183,7 +181,7 @@ def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
 
 
 def _ours(rows: Sequence[MatchedRow]) -> MatchedRow | None:
-    return next((row for name in _OURS for row in rows if row.learner == name), None)
+    return next((row for name in OURS for row in rows if row.learner == name), None)
 
 
 def _numbers(rows: Sequence[MatchedRow]) -> list[dict[str, Any]]:

@@ -146,9 +146,6 @@ def test_pictures_of_the_methods_are_drawn_from_the_files_of_today() -> None:
 def test_lanes_beyond_the_paper_are_those_of_their_result_files() -> None:
     for stream in tables.measured("beyond"):
         rows = tables.rows_of("beyond", stream)
-        listed = [path for row in rows for path in tables.files_of("beyond", stream, row)]
-        folders = [ROOT / "results/beyond" / stream, *(ROOT / "results/beyond").glob(f"{stream}-order-*")]
-        assert sorted(listed) == sorted(path for folder in folders for path in folder.rglob("result.json"))
         for row in rows:
             seeds = [seed for path in tables.files_of("beyond", stream, row) for seed in results.read(path).seeds]
             assert [(lane["seed"], lane["acc"]) for lane in row["lanes"]] == [(seed.seed, seed.acc) for seed in seeds]

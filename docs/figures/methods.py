@@ -18,6 +18,7 @@ from scale_cl.reports.seed_statistics import Summary, summarise
 
 ROOT = Path(__file__).parents[2]
 KINDS = {"matched": (COLOURS[0], "o", "no extras (B)"), "beyond": (COLOURS[1], "s", "with extras (C)")}
+SAME_EXTRAS = ", with the same extras"
 Method = tuple[str, str, Summary, float]  # kind, name, accuracy, cost
 
 
@@ -37,7 +38,15 @@ def _methods(stream: str) -> Iterator[Method]:
         for row in rows:
             acc = summarise([lane["acc"] for lane in row["lanes"]])
             if acc is not None:
-                yield kind, row["learner"].removesuffix(", with the same extras"), acc, row["cost"]["images"]
+                yield kind, named(kind, row).removesuffix(SAME_EXTRAS), acc, row["cost"]["images"]
+
+
+def named(kind: str, row: dict[str, Any]) -> str:
+    """A row of results/KIND/STREAM.json as a page calls it."""
+    learner: str = row["settings"]["name"]
+    if kind == "matched" or row["learner"] == "scale-plus":
+        return learner
+    return f"{learner}, without adversary and generator" if learner == "scale-plus" else f"{learner}{SAME_EXTRAS}"
 
 
 def _picture(methods: list[Method]) -> bytes:

@@ -1,17 +1,15 @@
 """The tables of the pages of results and of the README, written from result files.
 
-    python -m docs.making.results_tables            # write all tables, and the figures beside them
-    python -m docs.making.results_tables --count    # before that, results/beyond/STREAM.json: lanes and counted costs
+    python -m docs.making.results_tables    # write all tables, and the figures beside them
 
 A table stands between `<!-- table NAME -->` and `<!-- end of table -->`. A stream has a table of methods on equal terms
 once `scale-cl reproduce matched --out results` has written results/matched/STREAM.json, and one beyond the paper once
-there are results in results/beyond/STREAM/NAME or results/beyond/STREAM-order-N/NAME. Rows with the preset `paper` are
-found by their settings, wherever in results/ they are.
+`scale-cl reproduce beyond --out results` has written results/beyond/STREAM.json. Rows with the preset `paper` are found
+by their settings, wherever in results/ they are.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable
@@ -24,23 +22,17 @@ from docs.making.paper_rows import MAIN, MORE, RESULTS, STREAMS, result_files
 from scale_cl import results
 from scale_cl.reports import paper
 from scale_cl.reports.seed_statistics import holm, paired, summarise
-from scale_cl.training.config import resolve
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/results.md", "docs/results-appendix.md")
 BOUND = "joint"
 NOT_RUN = "not run yet"
-SAME_EXTRAS = ", with the same extras"
 _BLOCK = re.compile(r"(<!-- table ([a-z-]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 Row = dict[str, Any]  # of results/matched/STREAM.json and results/beyond/STREAM.json
 
 
 def main() -> None:
     """Write all tables and figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", action="store_true", help="count what the methods of results/beyond cost, first")
-    if parser.parse_args().count:
-        count_beyond()
     for name in PAGES:
         page = ROOT / name
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
@@ -123,9 +115,10 @@ def as_the_paper_rows() -> str:
 
 # ---- B and C ---------------------------------------------------------------------------------------------------------
 def rows_of(kind: str, stream: str) -> list[Row]:
-    """The rows of results/KIND/STREAM.json; none if there is no such file."""
+    """The rows of results/KIND/STREAM.json, named as on a page; none if there is no such file."""
     path = RESULTS / kind / f"{stream}.json"
-    return [row for row in json.loads(path.read_bytes())["rows"] if row["lanes"]] if path.is_file() else []
+    rows = json.loads(path.read_bytes())["rows"] if path.is_file() else []
+    return [row | {"learner": methods.named(kind, row)} for row in rows if row["lanes"]]
 
 
 def measured(kind: str) -> list[str]:
@@ -144,13 +137,15 @@ def acc_of(row: Row) -> float:
 
 
 def files_of(kind: str, stream: str, row: Row) -> list[Path]:
-    """The result files of a row: one, or some for each class order."""
-    name = row["learner"].removesuffix(SAME_EXTRAS).replace(", ", "-").replace(" ", "-")
-    return sorted(
-        path
-        for folder in (RESULTS / kind / stream, *sorted((RESULTS / kind).glob(f"{stream}-order-*")))
-        for path in (folder / name).rglob("result.json")
-    )
+    """The result files of a row, found by its settings: one, or some for each class order."""
+    folders = RESULTS / kind / stream, *sorted((RESULTS / kind).glob(f"{stream}-order-*"))
+    found = [path for folder in folders for path in sorted(folder.rglob("result.json"))]
+    return [path for path in found if _settings(path).items() <= row["settings"].items()]
+
+
+def _settings(path: Path) -> Row:
+    learner: Row = results.read(path).seeds[0].config["learner"]
+    return learner
 
 
 def _link(path: Path, base: str = "../") -> str:
@@ -276,33 +271,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "beyond": beyond,
     "readme": readme,
 }
-
-
-def count_beyond() -> None:
-    """Write results/beyond/STREAM.json and .md: lanes of all methods there, and what each costs."""
-    from scale_cl.bench.cost import cost_of
-    from scale_cl.reports.matched import MatchedRow, write_matched
-
-    for stream in STREAMS:
-        folders = [RESULTS / "beyond" / stream, *sorted((RESULTS / "beyond").glob(f"{stream}-order-*"))]
-        names = sorted({path.name for folder in folders if folder.is_dir() for path in folder.iterdir()})
-        rows = []
-        for name in names:
-            paths = [path for folder in folders for path in sorted((folder / name).rglob("result.json"))]
-            config = resolve(file=paths[0])
-            lanes = {(s.config["stream"]["class_order"], s.seed): s for p in paths for s in results.read(p).seeds}
-            cost = cost_of(config.learner_name, config.learner, stream)
-            settings = config.as_dict()["learner"]
-            rows.append(MatchedRow(_label(config.learner_name, name), lanes, cost, settings))
-        if rows:
-            write_matched(stream, rows, RESULTS / "beyond" / stream)
-
-
-def _label(learner: str, folder: str) -> str:
-    special = folder.removeprefix(learner).strip("-").replace("-", " ")
-    if special:
-        return f"{learner}, {special}"
-    return learner if learner.startswith(paper.METHOD) else f"{learner}{SAME_EXTRAS}"
 
 
 if __name__ == "__main__":

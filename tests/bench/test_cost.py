@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from scale_cl.bench.cost import Cost, bytes_kept, cost_of, counted
+from scale_cl.bench.cost import Cost, ImageCount, bytes_kept, cost_of
 from scale_cl.learners import registry as learners
 from scale_cl.learners.method_properties import parameters_in_use
 from scale_cl.settings import build
@@ -23,6 +23,7 @@ def cost(name: str, stream: str = "digits", tasks: int | None = None, **settings
 
 CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
     "er": ("er", {}, 3 * (10 + 10), 3 * (10 + 10)),
+    "er, at a rate that diverges": ("er", {"lr": 1e30}, 3 * (10 + 10), 3 * (10 + 10)),
     "er, one update of 32": ("er", {"updates": 1, "replay": 32}, 42, 42),
     "derpp": ("derpp", {}, 3 * (10 + 2 * 10), 3 * (10 + 2 * 10)),
     "derpp, logits of task end": ("derpp", {"logits_from": "task-end"}, 90 + 50 / STEPS, 90),
@@ -32,15 +33,40 @@ CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
     "gem": ("gem", {}, 10 + BEFORE * 50, 10 + BEFORE * 50),
     # an inner step, an outer step in which only the generator is trained, and logits at the end of a task
     "scale": ("scale", {}, 2 * (10 + 64) + 50 / STEPS, 10 + 64),
-    "scale, exactly": ("scale", {"second_order": True}, 2 * (10 + 64) + 50 / STEPS, 2 * (10 + 64)),
+    # the outer gradient returns through the outer forward and then through the backward of the inner step, where it
+    # meets the generator: that acts behind the first layer, so the inner forward has no gradient of its own
+    "scale, exactly": ("scale", {"second_order": True}, 2 * (10 + 64) + 50 / STEPS, 3 * (10 + 64)),
+    "scale, exactly, two inner steps": (
+        "scale",
+        {"second_order": True, "inner_steps": 2},
+        3 * (10 + 64) + 50 / STEPS,
+        # the gradient of the second inner step is taken at the weights after the first: its forward returns one, too
+        (2 + 1 + 3) * (10 + 64),
+    ),
     "scale, averaged": ("scale", {"weight_average": 0.9, "consistency": 0.1}, 3 * 74 + 50 / STEPS, 74),
     "lwf": ("lwf", {}, 10 + 10, 10),  # the teacher has no gradient
-    # anchors by two sets of weights, and the step again, through which the gradient goes; the optimisation of anchors
+    # anchors by two sets of weights, the step's backward and forward, through which the gradient goes; the optimisation
+    # of anchors
     "hal": (
         "hal",
         {"forgetting_steps": 5, "anchor_steps": 6},
         20 + 2 * 10 + (5 * 10 + 2 * 6 * 10) / STEPS,
-        20 + 20 + 2 * 10 + (5 * 10 + 2 * 6 * 10) / STEPS,
+        20 + 2 * 10 + 20 + 20 + (5 * 10 + 2 * 6 * 10) / STEPS,
+    ),
+    "hal, first order": (
+        "hal",
+        {"second_order": False, "forgetting_steps": 5, "anchor_steps": 6},
+        20 + 2 * 10 + (5 * 10 + 2 * 6 * 10) / STEPS,
+        20 + 2 * 10 + (5 * 10 + 2 * 6 * 10) / STEPS,
+    ),
+    "acl": ("acl", {}, 5 * (10 + 10) + 10, 5 * (10 + 10)),  # shared and private; the shared one for the discriminator
+    "den": ("den", {}, 10, 10),
+    # once per task, two candidates in three passes over 30 stored samples, judged by 10, which are learnt at last
+    "bocl": (
+        "bocl",
+        {"trials": 2, "memory": 40, "search_steps": 4},
+        10 + (2 * (3 * 30 + 10) + 10) / STEPS,
+        10 + (2 * 3 * 30 + 10) / STEPS,
     ),
     "joint": ("joint", {"epochs": 4}, 40, 40),
     "mas": ("mas", {}, 10 + 100 / STEPS, 10 + 100 / STEPS),  # one gradient per sample at the end of a task
@@ -64,7 +90,7 @@ def test_batch_norm_measured_on_the_memory_is_work_at_task_end() -> None:
 def test_only_images_count_and_only_where_they_enter() -> None:
     net = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 6), nn.Linear(6, 2))
     x = torch.zeros(5, 6)
-    with counted((2, 3)) as passed:
+    with ImageCount((2, 3)) as passed:
         net[0](x)
         net[0](x[:2]).sum().backward()
         with torch.no_grad():

@@ -102,12 +102,14 @@ def test_a_failure_stops_nobody_and_is_told_with_the_command_that_repeats_it(com
 
 
 def test_search_writes_a_config_that_run_takes(command: Callable[..., Any]) -> None:
-    finished = command(
-        *("reproduce", "search", *DIGITS, *WIDE, "--learners", "finetune", "--grid", "lr=0.0001,0.1", "--slots", "1"),
-        *("--out", "o"),
-    )
+    asked = ("reproduce", "search", *DIGITS, *WIDE, "--learners", "finetune", "--slots", "1", "--out", "o")
+    finished = command(*asked, "--grid", "lr=0.0001,0.1")
     assert finished.code == 0
     assert "best on digits, 2 of 2 points: ACC " in finished.out
+    more = command(*asked, "--grid", "lr=0.0001,0.1,0.2", "--no-run")
+    assert more.code == 0
+    assert "best on digits, 2 of 3 points: ACC " in more.out
+    assert len(list(Path("o").rglob("result.json"))) == 2
     assert json.loads(Path("o/search/digits-finetune.json").read_text())["best"] == {"lr": 0.1}
     (found,) = [results.read(p) for p in Path("o").rglob("*lr=0.1/seed-0/result.json")]
     assert found.seeds[0].config["stream"]["part"] == "search"

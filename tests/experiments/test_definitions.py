@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.experiments.definitions import EXPERIMENTS, FAMILIES, POINTS, SEARCH_AXES, chosen, drawn, grid
+from scale_cl.experiments.definitions import (
+    BEYOND_AXES,
+    EXPERIMENTS,
+    FAMILIES,
+    PAPER_STREAMS,
+    POINTS,
+    SEARCH_AXES,
+    chosen,
+    drawn,
+    grid,
+)
+from scale_cl.experiments.planning import common
 from scale_cl.learners import ScaleConfig
 from scale_cl.learners import registry as learners
 from scale_cl.learners.presets import PRESET_NAMES
 from scale_cl.settings import as_dict, build, field_names
 from scale_cl.streams import catalog as streams
+from scale_cl.training.config import resolve
 
 
 def test_every_name_in_every_definition_exists() -> None:
@@ -31,6 +45,7 @@ def test_every_name_in_every_definition_exists() -> None:
 def test_the_sizes_are_the_papers() -> None:
     sizes = {n: len(e.streams) * (len(e.learners) * len(e.cases) + len(e.bounds)) for n, e in EXPERIMENTS.items()}
     assert (sizes.pop("search"), sizes.pop("matched")) == (2 * 14, 4 * 14)
+    assert (sizes.pop("beyond-search"), sizes.pop("beyond")) == (2 * 2, 4 * 3)
     assert [len(own) for own in EXPERIMENTS["claims"].grids.values()] == [2, 1]
     assert sizes == {
         "main": 4 * 6,
@@ -49,24 +64,51 @@ def test_the_sizes_are_the_papers() -> None:
     assert all(EXPERIMENTS[name].seeds == 5 for name in ("main", "memory", "ablation", "sensitivity", "time"))
 
 
-def test_every_learner_of_the_matched_table_gets_as_many_trials() -> None:
-    search, matched = EXPERIMENTS["search"], EXPERIMENTS["matched"]
-    assert set(search.grids) == set(search.learners) == set(matched.learners) | set(matched.bounds)
+@pytest.mark.parametrize(("name", "axes"), [("search", SEARCH_AXES), ("beyond-search", BEYOND_AXES)])
+def test_every_learner_of_a_comparison_gets_as_many_trials(name: str, axes: dict[str, dict[str, Any]]) -> None:
+    search = EXPERIMENTS[name]
+    (compared,) = [one for one in EXPERIMENTS.values() if one.searched == name]
+    assert set(search.grids) == set(search.learners) == set(compared.learners) - {"scale-plus"}  # tuned before
+    assert (search.everywhere, search.on_images) == (compared.everywhere, compared.on_images)
     for learner, points in search.grids.items():
         assert points[0] == {}  # the preset
         assert len(points) == 1 + POINTS
         assert len({tuple(point.items()) for point in points}) == 1 + POINTS
-        for axis, values in SEARCH_AXES[learner].items():
-            name = axis.partition("+")[0]
-            assert {point[name] for point in points[1:]} == set(values)
+        for axis, values in axes[learner].items():
+            assert {point[axis.partition("+")[0]] for point in points[1:]} == set(values)
+
+
+def test_drawing_from_a_small_grid_takes_all_of_it() -> None:
     few = drawn({"a": (1, 2), "b": (False, True)})
     assert few == ({}, *grid({"a": (1, 2), "b": (False, True)}))
 
 
-def test_the_matched_table_uses_nothing_that_choices_were_made_on() -> None:
-    matched = EXPERIMENTS["matched"]
-    assert (matched.orders, matched.first_seed) == ((3, 4, 5), 200)
-    assert (matched.seeds_per_order, matched.seeds) == (3, 5)
+@pytest.mark.parametrize("name", ["matched", "beyond"])
+def test_a_comparison_uses_nothing_that_choices_were_made_on(name: str) -> None:
+    compared = EXPERIMENTS[name]
+    assert (compared.orders, compared.first_seed) == ((3, 4, 5), 200)
+    assert (compared.seeds_per_order, compared.seeds) == (3, 5)
+
+
+@pytest.mark.parametrize("stream", PAPER_STREAMS)
+def test_the_extras_that_others_get_are_those_of_scale_plus(stream: str) -> None:
+    beyond, plus = EXPERIMENTS["beyond"], resolve(stream=stream, learner="scale-plus").as_dict()["learner"]
+    extras = common(beyond, stream, "er")
+    assert {name: plus[name] for name in extras} == extras
+    assert extras.keys() >= {"weight_average", "average_warmup", "consistency", "memory_policy"}
+
+
+@pytest.mark.parametrize("stream", ["pmnist", "scifar100"])
+def test_no_trial_costs_more_than_four_times_scale(stream: str) -> None:
+    def images(learner: str, point: dict[str, object]) -> float:
+        """Forward, backward, the forward of the average, and that of the batch whose logits DER++ stores."""
+        options = {f"learner.{name}": value for name, value in point.items()}
+        c: Any = resolve(stream=stream, learner=learner, options=options).learner
+        return float(4 * c.updates * (10 + c.replay * (2 if learner == "derpp" else 1)) + 10 * (learner == "derpp"))
+
+    scale = 3 * (10 + 64) + (10 + 64)  # an inner step, and the forward of the outer one
+    for learner, points in EXPERIMENTS["beyond-search"].grids.items():
+        assert max(images(learner, point) for point in points) <= 4 * scale
 
 
 def test_the_ablations_switch_off_one_component_each_and_then_two() -> None:

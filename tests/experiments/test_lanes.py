@@ -86,10 +86,10 @@ def test_a_group_has_what_train_many_can_train(tmp_path: Path) -> None:
     assert lane_groups([]) == []
 
 
-def search(out: Path) -> ExperimentPlan:
+def search(out: Path, *more: str) -> ExperimentPlan:
     """A search of three points on tasks of ten steps; one of them diverges."""
     cases: tuple[Case, ...] = ({"lr": 0.03}, {"lr": 1e30}, {"lr": 0.1, "replay": 5})
-    few = ("run.batch_size=100",)
+    few = ("run.batch_size=100", *more)
     asked = Request(out, ("digits",), ("er",), cases=cases, tasks=2, device="cpu", assignments=few)
     return plan(chosen("search"), asked, gpu=True)
 
@@ -111,7 +111,9 @@ def test_every_run_of_a_search_ends_as_it_does_alone(tmp_path: Path, monkeypatch
     assert [error is None for error in errors] == [True, False, True]
     (best,) = winners(searched.cells, scan(Path("o")), Path("o"))
     assert (best.finished, best.points) == (2, 3)
-    assert [run.folder.parent.name for run in search(Path("o")).runs] == ["er-lr=1e+30"], "the others are done"
+    assert search(Path("o")).runs == [], "the others are done, and what has diverged will again"
+    again = search(Path("o"), "run.precision=fp32").runs
+    assert [run.folder.parent.name for run in again] == ["er-lr=0.03", "er-lr=1e+30", "er-lr=0.1-replay=5"]
 
     files = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*"))
     assert files == sorted(path.relative_to(tmp_path / "together") for path in (tmp_path / "together").rglob("*"))

@@ -108,4 +108,5 @@ def test_workers_get_cores_of_their_own_while_there_are_enough(monkeypatch: pyte
     assert "CUDA_VISIBLE_DEVICES" not in LocalEngine(gpus=("0",))._place(0, 2).environment
     assert local.slots(gpus=0, threads=1) == 4
     assert local.slots(gpus=0, threads=3) == 1
-    assert local.slots(gpus=1, threads=1) == 2
+    assert local.slots(gpus=1, threads=1) == 1
+    assert local.slots(gpus=2, threads=1) == 2

@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path)
     with pytest.raises(ConfigError, match="unknown learner 'scal'; did you mean 'scale'"):
         planned("main", digits(tmp_path, learners=("scal",)))
     lenient = planned("all", digits(tmp_path, strict=False))
-    fit = {"main", "families", "memory", "variants", "time", "search", "matched"}
+    fit = {"main", "families", "memory", "variants", "time", "search", "matched", "beyond-search", "beyond"}
     assert {cell.experiment for cell in lenient.cells} == fit
     with pytest.raises(ConfigError, match="nothing to do"):
         plan(chosen("ablation"), digits(tmp_path, strict=False), gpu=False)
@@ -192,6 +192,27 @@ def test_matched_methods_have_a_uniform_sample_and_what_search_found(tmp_path: P
     assert lines[:2] == [f"settings from {tmp_path}/search/{name}-er.yaml" for name in ("pmnist", "scifar100")]
     assert lines[2].endswith("on pmnist for joint; on scifar100 for joint: preset settings there")
     assert cells()[1].config.learner == usual_joint(tmp_path)
+
+
+def test_extras_are_those_of_all_unless_a_search_has_found_others(tmp_path: Path) -> None:
+    def extras() -> dict[str, tuple[object, ...]]:
+        cells = planned("beyond", Request(tmp_path, ("pmnist", "scifar100"), seeds=(200,))).cells
+        names = ("weight_average", "consistency", "memory_policy", "lr")
+        read = {
+            f"{c.name} on {c.config.stream.name}": [getattr(c.config.learner, n, None) for n in names] for c in cells
+        }
+        return {name: tuple(values) for name, values in read.items()}
+
+    usual = extras()
+    assert usual["er on pmnist"][:3] == usual["scale-plus on pmnist"][:3] == (0.985, 0.1, "class-ring")
+    assert usual["derpp on scifar100"][:3] == usual["scale-plus on scifar100"][:3] == (0.995, 0.1, "class-ring")
+    assert "scale-plus adversary=false generator=false on scifar100" in usual
+    (tmp_path / "beyond-search").mkdir()
+    settings = "learner: {name: er, lr: 0.2, weight_average: 0.98, memory_policy: ring}"
+    (tmp_path / "beyond-search" / "scifar100-er.yaml").write_text(f"stream: {{name: scifar100}}\n{settings}\n")
+    assert extras() == usual | {"er on scifar100": (0.98, 0.0, "class-ring", 0.2)}
+    (other,) = planned("beyond", Request(tmp_path, ("pmnist",), ("der",), seeds=(200,))).cells
+    assert (other.name, other.config.learner.weight_average) == ("der", 0.985)
 
 
 def usual_joint(out: Path) -> object:

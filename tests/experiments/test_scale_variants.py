@@ -17,6 +17,7 @@ from scale_cl.experiments import scale_variants
 from scale_cl.experiments.definitions import SCALE_VARIANTS
 from scale_cl.experiments.scale_variants import (
     OrthogonalConfig,
+    ScaleLastLayer,
     ScaleOneLevel,
     ScaleOrthogonal,
     ScalePlainDiscriminator,
@@ -174,6 +175,13 @@ class PlainTwoMemories(PlainScale):
         self._keep_logits(self.rings[self.task], self.task)
 
 
+class PlainLastLayer(PlainScale):
+    """The first layer just has its activation, and the generator makes scale and shift of the second."""
+
+    def _film(self, generator: Parameters, site: int, task: int, h: Tensor) -> Tensor:
+        return torch.relu(h) if site == 0 else super()._film(generator, 0, task, h)
+
+
 PLAIN: dict[type[ScaleVariant], type[PlainScale]] = {
     ScaleReversal: PlainReversal,
     ScaleTaskDiscriminators: PlainTaskDiscriminators,
@@ -181,7 +189,9 @@ PLAIN: dict[type[ScaleVariant], type[PlainScale]] = {
     ScaleOrthogonal: PlainOrthogonal,
     ScaleOneLevel: PlainOneLevel,
     ScaleTwoMemories: PlainTwoMemories,
+    ScaleLastLayer: PlainLastLayer,
 }
+ON_IMAGES = [kind for kind in PLAIN if kind not in (ScaleTaskDiscriminators, ScaleLastLayer)]
 every_variant = pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 
 
@@ -217,7 +227,7 @@ def test_two_inner_in_two_outer_steps_are_those_of_the_plain_computation(kind: t
     run_beside(kind, PIXELS, steps=1, inner_lr=0.05, inner_steps=2, outer_steps=2, weight_average=0.9)
 
 
-@pytest.mark.parametrize("kind", [k for k in PLAIN if k is not ScaleTaskDiscriminators], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ON_IMAGES, ids=lambda kind: kind.__name__)
 def test_resnet_steps_are_those_of_the_plain_computation(kind: type[ScaleVariant]) -> None:
     run_beside(kind, IMAGES, steps=1, inner_lr=0.01)
 
@@ -267,6 +277,7 @@ def test_without_the_part_that_it_changes_a_variant_is_the_ablation_of_scale() -
         (ScaleReversal, "adversary"),
         (ScaleTaskDiscriminators, "adversary"),
         (ScaleOneLevel, "generator"),
+        (ScaleLastLayer, "generator"),
         (ScaleOrthogonal, "generator"),
     ):
         learner = teach(kind(SPLIT, config_of(kind, **{off: False})))
@@ -312,11 +323,20 @@ def test_a_weight_of_zero_for_the_orthogonal_loss_leaves_scale() -> None:
 
 
 def test_every_variant_is_in_the_experiment_and_none_has_an_undocumented_setting() -> None:
-    assert {reference.rpartition(":")[2] for reference in SCALE_VARIANTS} == {kind.__name__ for kind in PLAIN}
+    every = {kind.__name__ for kind in PLAIN} - {"ScaleLastLayer"}  # of which the time is measured
+    assert {reference.rpartition(":")[2] for reference in SCALE_VARIANTS} == every
     for reference in SCALE_VARIANTS:
         entry = registry.entry_of(getattr(scale_variants, reference.rpartition(":")[2]), reference)
         assert entry.settings("pmnist", "paper") == registry.preset_settings("scale", "pmnist", "paper")
         assert entry.line.startswith("SCALE with ")
+
+
+def test_film_in_the_last_layer_only_is_for_an_mlp() -> None:
+    with pytest.raises(ConfigError, match="needs backbone mlp: on others SCALE has FiLM in the last layer already"):
+        ScaleLastLayer(IMAGES, config_of(ScaleLastLayer))
+    generator = ScaleLastLayer(PIXELS, config_of(ScaleLastLayer)).net.generator
+    assert generator is not None
+    assert [layer.out_features for layer in generator.layers] == [2 * 256]
 
 
 def test_variants_are_reproduced_reported_and_found_again(command: Callable[..., Any]) -> None:
@@ -325,9 +345,9 @@ def test_variants_are_reproduced_reported_and_found_again(command: Callable[...,
     finished = command(*asked)
     assert finished.code == 0, finished.err
     names = [row.split()[1] for row in finished.out.splitlines()[2:]]
-    assert names == ["scale", *(kind.__name__ for kind in PLAIN)]
+    assert names == ["scale", *(reference.rpartition(":")[2] for reference in SCALE_VARIANTS)]
     recorded = {results.read(path).learner for path in Path("o/variants").rglob("result.json")}
     assert recorded == {"scale", *SCALE_VARIANTS}
     assert "0 runs to do" in command(*asked).err
     (section,) = sections(collect(Path("o")))
-    assert [row.label.split()[0] for row in section.rows] == ["scale", *sorted(kind.__name__ for kind in PLAIN)]
+    assert [row.label.split()[0] for row in section.rows] == ["scale", *sorted(names[1:])]

@@ -62,6 +62,9 @@ def test_differences_are_of_the_same_order_and_seed() -> None:
     assert mir[3].value is None  # one lane gives no test, so that Holm's method corrects for one
     assert er[4].value == er[3].value
     assert matched.tests_table(ROWS[1:]) is None
+    plus = matched.tests_table([row("scale-plus", {at: 75.0 for at in GRID}), *ROWS[1:]])
+    assert plus is not None
+    assert plus.columns[0].title == "scale-plus against"
 
 
 def test_it_is_written_as_a_table_and_as_numbers(tmp_path: Path) -> None:

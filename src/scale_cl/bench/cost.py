@@ -1,25 +1,27 @@
 """What a method costs, counted: images through the backbone per batch, and the bytes that it keeps.
 
 The cost of a batch is image forwards + 2 x image backwards. A learner runs a few steps in the middle of a stream, on
-tiny noise, and every layer that sees whole images reports them: those of a teacher, of a weight average, of each column
-of a growing network and at the end of a task as well, whose work is spread over the batches of the task. An image
-counts as backward when a gradient returns to that first layer; with a second-order method, each time that it does.
-Predictions are not counted. Bytes are those of all that the learner has declared, with all tasks of the stream.
+tiny noise, or all steps of a task if it does other work between some of them. Whatever multiplies whole images by
+weights reports them: those of a teacher, of a weight average, of each column or private module of a growing network and
+at the end of a task as well, whose work is spread over the batches of the task. A small network counts as a large one.
+An image counts as backward when a gradient returns to where it entered. Where a step is differentiated itself (second
+order), its backward counts once more, and so does its forward if a gradient returns through it. Predictions are not
+counted. Bytes are those of all that the learner has declared, with all tasks of the stream.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
-from torch.nn.modules.module import register_module_forward_hook
+from torch.overrides import TorchFunctionMode
 
 from scale_cl.bench.conditions import shape_of
 from scale_cl.learners import Compute, Learner, LearnerConfig
@@ -31,6 +33,7 @@ from scale_cl.streams import catalog as streams
 from scale_cl.training.memory_check import weightless_learner
 
 _STEPS = 3  # that are counted
+_RATE = 1e-6  # in place of all learning rates, which change no count: on noise, good ones may diverge
 _COLOUR, _GREY = (3, 8, 8), (1, 5, 5)  # tiny images: no layer but the first has inputs of such a shape
 _FLOAT, _INT = 4, 8
 
@@ -66,42 +69,37 @@ class Size:
     bytes: int  # all that is kept beside one trunk with its heads, when all tasks are learnt
 
 
-@dataclass
-class Passed:
-    """Images that have passed the first layer of a network."""
+class ImageCount(TorchFunctionMode):
+    """Within the context, count images of a shape that enter a network, forward and backward."""
 
-    forward: int = 0
-    backward: int = 0
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.forward = self.backward = 0
+        self._size = math.prod(shape)
+        self._entered: dict[Any, tuple[int, ...]] = {F.conv2d: shape, F.linear: (self._size,)}
 
-
-@contextmanager
-def counted(shape: tuple[int, ...]) -> Iterator[Passed]:
-    """Within the context, count images of this shape through all networks, forward and backward."""
-    passed, flat = Passed(), (math.prod(shape),)
-
-    def returned(gradient: Tensor) -> None:
-        passed.backward += len(gradient)
-
-    def note(layer: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:
-        expected = shape if isinstance(layer, nn.Conv2d) else flat if isinstance(layer, nn.Linear) else None
-        if expected is None or inputs[0].shape[1:] != expected:
-            return
-        x = inputs[0]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, and note whether it is the first layer of a network."""
+        out = func(*args, **(kwargs or {}))
+        if func not in self._entered or args[0].shape[1:] != self._entered[func]:
+            return out
+        x = args[0]
         if is_functorch_wrapped_tensor(x):  # one gradient per sample: all samples are behind this one
             while is_functorch_wrapped_tensor(x):
                 x = get_unwrapped(x)
-            passed.forward += x.numel() // math.prod(shape)
-            passed.backward += x.numel() // math.prod(shape)
-            return
-        passed.forward += len(x)
+            self.forward += x.numel() // self._size
+            self.backward += x.numel() // self._size
+            return out
+        self.forward += len(x)
         if out.requires_grad:
-            out.register_hook(returned)
+            out.register_hook(self._returned)
+        return out
 
-    handle = register_module_forward_hook(note)
-    try:
-        yield passed
-    finally:
-        handle.remove()
+    def _returned(self, gradient: Tensor) -> None:
+        """A gradient has come back to the first layer; if it can be differentiated, that is a pass of its own."""
+        self.backward += len(gradient)
+        if gradient.requires_grad:
+            gradient.register_hook(self._returned)
 
 
 @lru_cache(maxsize=256)
@@ -140,7 +138,8 @@ def _images(
     name: str, config: LearnerConfig, spec: InputSpec, classes: int, batch: int, *, before: int, steps: int
 ) -> tuple[float, float]:
     """Images forward and backward per batch after so many tasks, each of so many `steps`."""
-    learner = learners.make(name, spec, config, compute=Compute(capture=False))
+    rates: dict[str, Any] = {f.name: _RATE for f in fields(config) if f.name == "lr" or f.name.endswith("_lr")}
+    learner = learners.make(name, spec, replace(config, **rates), compute=Compute(capture=False))
     rng = torch.Generator().manual_seed(0)
 
     def observe(count: int) -> None:
@@ -149,18 +148,21 @@ def _images(
             learner.observe(torch.randint(0, 256, (batch, *spec.shape), dtype=torch.uint8, generator=rng), y)
 
     full = max(_STEPS, -(-int(getattr(config, "memory", 0)) // batch))  # steps that fill the slots of a task
+    pauses = type(learner).pauses is not Learner.pauses  # then steps differ, and all of a task count
     for task in range(before + 1):
         learner.begin_task(TaskInfo(f"task {task}", classes))
-        observe(full)
+        if task < before or not pauses:
+            observe(full)
         if task < before:
             learner.end_task()
-    with counted(spec.shape) as step:
-        observe(_STEPS)
-    with counted(spec.shape) as end:
+    several = steps if pauses else _STEPS
+    with ImageCount(spec.shape) as step:
+        observe(several)
+    with ImageCount(spec.shape) as end:
         learner.end_task()
     epochs = int(getattr(config, "epochs", 1))
     forward, backward = (
-        epochs * each / _STEPS + at_end / steps
+        epochs * each / several + at_end / steps
         for each, at_end in ((step.forward, end.forward), (step.backward, end.backward))
     )
     return forward, backward

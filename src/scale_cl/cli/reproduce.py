@@ -15,7 +15,7 @@ from scale_cl.cli.progress import clock
 from scale_cl.errors import printable
 
 if TYPE_CHECKING:
-    from scale_cl.bench.cost import Size
+    from scale_cl.bench.cost import Cost, Size
     from scale_cl.experiments.engine import EngineChoice, Outcome, TableLine
     from scale_cl.experiments.planning import ExperimentPlan, PlannedRun
 
@@ -28,8 +28,8 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="main, families, memory, ablation, sensitivity, rates, variants, departures, steps, time, search, "
-            "paper-search, matched, claims, all."
+            help="main, families, memory, ablation, sensitivity, rates, variants, departures, steps, time, "
+            "search, paper-search, matched, beyond-search, beyond, claims, all."
         ),
     ],
     streams: Annotated[
@@ -59,7 +59,7 @@ def reproduce(
         typer.Option(metavar="HOST:PORT", help="Ray: address of this machine's cluster, or auto; else Ray is started."),
     ] = None,
     gpu_share: Annotated[
-        float | None, typer.Option(metavar="PART", min=0.01, max=1, help="Ray: fraction of a GPU per run [0.5].")
+        float | None, typer.Option(metavar="PART", min=0.01, max=1, help="Ray: fraction of a GPU per run [1].")
     ] = None,
     retries: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Ray: new attempts at a run whose worker or node died [3].")
@@ -73,6 +73,9 @@ def reproduce(
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A setting for all runs; may be repeated.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Write the tables of what is finished below --out, and run nothing.")
+    ] = False,
 ) -> None:
     """Reproduce a table or figure of the paper.
 
@@ -131,7 +134,8 @@ def reproduce(
         progress = _Progress(plan, gpu=chosen.gpu)
         try:
             with stop_on_signal(at_once=True):
-                execute_plan(plan, chosen.engine, slots=at_once, listener=progress)
+                if not no_run:
+                    execute_plan(plan, chosen.engine, slots=at_once, listener=progress)
         except KeyboardInterrupt:
             say("\nstopped; finished runs are kept, and the same command continues", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -275,10 +279,8 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
         for winner in winners(plan.experiment(name), done, out):
             counted = f"{winner.finished} of {winner.points} points"
             say(f"best on {winner.stream}, {counted}: ACC {winner.accuracy:.1f}, wrote {winner.config}")
-    if EXPERIMENTS[name].searched:
-        _write_matched(name, lines, out)
-    if sizes:
-        _write_sizes(name, lines, sizes, out)
+    if EXPERIMENTS[name].searched or sizes:
+        _write_tables(name, lines, sizes, out)
     if name == "claims":
         from scale_cl.experiments.claims import measure_claims
 
@@ -287,31 +289,14 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
             say("wrote " + ", ".join(map(str, claim.files)), err=True)
 
 
-def _write_matched(name: str, lines: list[TableLine], out: Path) -> None:
-    """Write the tables of a comparison: what each method reached, what it costs, and paired tests."""
-    from scale_cl.bench.cost import cost_of
-    from scale_cl.reports.matched import MatchedRow, write_matched
-    from scale_cl.streams import catalog
-
-    rows: dict[str, list[MatchedRow]] = {}
-    for line in lines:
-        config, known = line.cells[0].config, line.stream in catalog.ENTRIES
-        say(f"counting what {line.name} on {line.stream} costs", err=True)
-        size, tasks = config.run.batch_size, config.stream.tasks
-        cost = cost_of(config.learner_name, config.learner, line.stream, batch=size, tasks=tasks) if known else None
-        rows.setdefault(_where(line), []).append(MatchedRow(line.name, line.lanes, cost, config.as_dict()["learner"]))
-    for where, own in rows.items():
-        say("wrote " + ", ".join(map(str, write_matched(where, own, out / name / where))))
-
-
-def _write_sizes(name: str, lines: list[TableLine], sizes: list[Size | None], out: Path) -> None:
-    """Write the tables of a comparison: what each method reached, how large it is, and paired tests."""
+def _write_tables(name: str, lines: list[TableLine], sizes: list[Size | None], out: Path) -> None:
+    """Write the tables of a comparison: what each method reached, its size or its cost, and paired tests."""
     from scale_cl.reports.matched import MatchedRow, write_matched
 
     rows: dict[str, list[MatchedRow]] = {}
-    for line, size in zip(lines, sizes, strict=True):
-        settings = line.cells[0].config.as_dict()["learner"]
-        rows.setdefault(_where(line), []).append(MatchedRow(line.name, line.lanes, None, settings, size))
+    for line, size in zip(lines, sizes or [None] * len(lines), strict=True):
+        cost, settings = None if sizes else _cost(line), line.cells[0].config.as_dict()["learner"]
+        rows.setdefault(_where(line), []).append(MatchedRow(line.name, line.lanes, cost, settings, size))
     for where, own in rows.items():
         say("wrote " + ", ".join(map(str, write_matched(where, own, out / name / where))))
 
@@ -330,6 +315,18 @@ def _size(line: TableLine) -> Size | None:
     if line.stream not in catalog.ENTRIES:
         return None
     return size_of(config.learner_name, config.learner, line.stream, tasks=config.stream.tasks)
+
+
+def _cost(line: TableLine) -> Cost | None:
+    from scale_cl.bench.cost import cost_of
+    from scale_cl.streams import catalog
+
+    config = line.cells[0].config
+    if line.stream not in catalog.ENTRIES:
+        return None
+    say(f"counting what {line.name} on {line.stream} costs", err=True)
+    size, tasks = config.run.batch_size, config.stream.tasks
+    return cost_of(config.learner_name, config.learner, line.stream, batch=size, tasks=tasks)
 
 
 def _print_lines(name: str, lines: list[TableLine], sizes: list[Size | None]) -> None:

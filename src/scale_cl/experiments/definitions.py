@@ -30,7 +30,7 @@ class Experiment:
     bounds: tuple[str, ...] = ()  # learners that run once, for comparison, with the paper's settings
     everywhere: Case = field(default_factory=dict)  # settings of all learners that have them
     on_images: Case = field(default_factory=dict)  # likewise, on streams of colour images
-    searched: bool = False  # learners have the settings that a search has found, where its files are
+    searched: str = ""  # the experiment whose search has found the learners' settings, where its files are
     seeds: int = 5
     first_seed: int = 0
     orders: tuple[int, ...] = ()  # class orders, each with `seeds_per_order` seeds, where tasks differ in their classes
@@ -72,6 +72,7 @@ _VARIANTS = (  # SCALE with one choice made otherwise, for claims of the paper
 SCALE_VARIANTS = tuple(f"scale_cl.experiments.scale_variants:{name}" for name in _VARIANTS)
 _PLAIN_DISCRIMINATOR = SCALE_VARIANTS[_VARIANTS.index("ScalePlainDiscriminator")]
 _PRINTED: Case = {"ce": "together", "adversarial": "plus", "film": "sum"}  # equations 1 to 3 to the letter
+OURS = ("scale", "scale-plus")  # the first of these that a comparison has is tested against the others
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
 
 # Milliseconds per step of each learner in the middle of a stream, rounded, on one core of an ordinary server:
@@ -151,11 +152,23 @@ SEARCH_AXES: dict[str, _Axes] = {  # what is searched of each learner, `POINTS` 
     "independent": {"lr": _FINE_RATES, "updates": (1, 2, 3, 4, 5, 6)},
     "joint": {"lr": _FINE_RATES, "epochs": (1, 2, 3, 5, 7, 10)},
 }
+_EXTRA: _Axes = {"lr": _RATES, "updates": (2, 3, 4), "weight_average": (0.98, 0.99, 0.995), "consistency": (0.1, 0.3)}
+BEYOND_AXES: dict[str, _Axes] = {  # with the extras of `scale-plus`, and at most 64 replayed samples per update
+    "er": {**_EXTRA, "replay": (32, 64), "ce": ("added", "together")},
+    "derpp": {**_EXTRA, "replay": (16, 30), **_ONE_FORWARD, "logits_from": ("step", "task-end")},  # two draws
+}
 SEARCH_STREAMS = ("pmnist", "scifar100")
 IMAGES_SEARCHED_ON = "scifar100"  # for all streams of colour images; another stream is searched on its own tasks
 GRID_LEARNERS = ("scale",)  # searched over a grid from the command line, if none is named
 UNIFORM_SAMPLE: Case = {"memory_policy": "reservoir"}
 NORM_ON_MEMORY: Case = {"norm_on_memory": True}
+_EXTRAS: Case = {  # of `scale-plus` on PMNIST
+    "memory_policy": "class-ring",
+    "weight_average": 0.985,
+    "average_warmup": True,
+    "consistency": 0.1,
+}
+_EXTRAS_ON_IMAGES: Case = {**NORM_ON_MEMORY, "weight_average": 0.995, "augment": "flip", "average_flips": True}
 
 EXPERIMENTS = {
     "main": Experiment("accuracy and forgetting of all methods", PAPER_STREAMS, PAPER_LEARNERS),
@@ -258,7 +271,31 @@ EXPERIMENTS = {
         learners=tuple(SEARCH_AXES),
         everywhere=UNIFORM_SAMPLE,
         on_images=NORM_ON_MEMORY,
-        searched=True,
+        searched="search",
+        first_seed=200,
+        orders=(3, 4, 5),
+    ),
+    "beyond-search": Experiment(
+        "a grid of equal size for ER and DER++ with the extras of `scale-plus`, on the tasks reserved for search",
+        streams=SEARCH_STREAMS,
+        learners=tuple(BEYOND_AXES),
+        grids={learner: drawn(axes) for learner, axes in BEYOND_AXES.items()},
+        everywhere=_EXTRAS,
+        on_images=_EXTRAS_ON_IMAGES,
+        seeds=1,
+        part="search",
+    ),
+    "beyond": Experiment(
+        "`scale-plus`, with and without adversary and generator, beside ER and DER++ with the same extras",
+        streams=PAPER_STREAMS,
+        learners=("scale-plus", *BEYOND_AXES),
+        grids={
+            "scale-plus": ({}, {"adversary": False, "generator": False}),
+            **dict.fromkeys(BEYOND_AXES, ({},)),
+        },
+        everywhere=_EXTRAS,
+        on_images=_EXTRAS_ON_IMAGES,
+        searched="beyond-search",
         first_seed=200,
         orders=(3, 4, 5),
     ),

@@ -167,17 +167,18 @@ def table_lines(plan: ExperimentPlan, experiment: str, done: Finished) -> list[T
 
 
 def searched_lines(cells: Sequence[ExperimentCell]) -> list[str]:
-    """Where the settings of learners come from that a search should have found: a line per file, one for all gaps."""
+    """Where the settings of learners come from that a search should have found: a line per file, and one for gaps."""
     from scale_cl.experiments.planning import searched_on  # which imports torch
 
     asked = [cell for cell in cells if EXPERIMENTS[cell.experiment].searched]
     files = list(dict.fromkeys(cell.found for cell in asked if cell.found is not None))
     lines = [f"settings from {file}" for file in files]
-    gaps: dict[str, dict[str, None]] = {}
+    gaps: dict[str, dict[str, dict[str, None]]] = {}
     for cell in asked:
         if cell.found is None:
-            gaps.setdefault(searched_on(cell.config.stream.name), {})[cell.config.learner_name] = None
-    if gaps:
-        missing = "; ".join(f"on {stream} for {', '.join(learners)}" for stream, learners in gaps.items())
-        lines.append(f"no `scale-cl reproduce search` below --out {missing}: preset settings there")
+            own = gaps.setdefault(EXPERIMENTS[cell.experiment].searched, {})
+            own.setdefault(searched_on(cell.config.stream.name), {})[cell.config.learner_name] = None
+    for search, streams in gaps.items():
+        missing = "; ".join(f"on {stream} for {', '.join(learners)}" for stream, learners in streams.items())
+        lines.append(f"no `scale-cl reproduce {search}` below --out {missing}: preset settings there")
     return lines

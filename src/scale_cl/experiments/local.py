@@ -30,7 +30,6 @@ from scale_cl.experiments.engine import Listener, Outcome
 if TYPE_CHECKING:
     from scale_cl.experiments.planning import PlannedRun
 
-GPU_SLOTS = 2  # groups per GPU: while the host of one evaluates, the other keeps the device busy
 LANES = 20  # seeds that train side by side: a GPU then has three times the throughput that it has with one
 
 
@@ -40,9 +39,12 @@ def cores() -> list[int]:
 
 
 def slots(*, gpus: int, threads: int) -> int:
-    """Default number of simultaneous runs, or groups: one per core (or group of cores), `GPU_SLOTS` per GPU."""
-    at_most = max(1, len(cores()) // threads)
-    return min(at_most, gpus * GPU_SLOTS) if gpus else at_most
+    """Default number of simultaneous runs: one per core (or group of cores); or of groups of runs: one per GPU.
+
+    Processes that share a GPU take turns, so a second group slows the first by as much as it gains; lanes of one
+    process run at the same time.
+    """
+    return gpus or max(1, len(cores()) // threads)
 
 
 def lane_groups(runs: Sequence[PlannedRun], *, gpus: int = 1) -> list[list[PlannedRun]]:

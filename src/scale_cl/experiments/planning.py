@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scale_cl.errors import ConfigError
-from scale_cl.experiments.definitions import CPU_MILLISECONDS, IMAGES_SEARCHED_ON, Case, Experiment
-from scale_cl.experiments.result_index import Finished, Found, identity, must_stay, scan
+from scale_cl.experiments.definitions import CPU_MILLISECONDS, EXPERIMENTS, IMAGES_SEARCHED_ON, Case, Experiment
+from scale_cl.experiments.result_index import Finished, Found, has_diverged, identity, must_stay, scan
 from scale_cl.files import first_free
 from scale_cl.learners import registry as learners
 from scale_cl.learners.presets import DEFAULT_PRESET
@@ -21,7 +21,6 @@ from scale_cl.training.config import Config, require_stream, resolve
 from scale_cl.training.run_directory import RunDirectory
 
 HIDDEN = ".runs"
-SEARCH = "search"  # the folder that a search writes its best settings to
 _UNKNOWN_LEARNER = (5.0, 200, 1000)  # milliseconds per step, as CPU_MILLISECONDS
 _KINDS = {  # index into these by stream: MLP, small images (1, for all others), large images
     **dict.fromkeys(("digits", "split-digits", "pmnist"), 0),
@@ -157,7 +156,7 @@ def _configs(name: str, experiment: Experiment, request: Request) -> Iterable[tu
             known = field_names(learners.config_class(learner))
             if not request.strict and not all(name in known for case in own for name in case):
                 continue
-            file = found_by_search(request.out, stream, learner) if experiment.searched else None
+            file = found_by_search(request.out / experiment.searched, stream, learner) if experiment.searched else None
             for case in own:
                 for order in class_orders(experiment, stream):
                     yield _config(experiment, stream, learner, case, request, file, order), case, file
@@ -168,6 +167,8 @@ def _cases(name: str, experiment: Experiment, learner: str, request: Request) ->
         return ({},)
     if request.cases or not experiment.grids:
         return request.cases or experiment.cases
+    if learner not in experiment.grids and experiment.searched:  # another learner in a comparison
+        return experiment.cases
     if learner not in experiment.grids and request.strict:
         raise ConfigError(f"`{name}` has no grid for {learner}; give one: --grid FIELD=A,B")
     return experiment.grids.get(learner, ())
@@ -183,9 +184,9 @@ def searched_on(stream: str) -> str:
     return IMAGES_SEARCHED_ON if streams.entry(stream).channels > 1 else stream
 
 
-def found_by_search(out: Path, stream: str, learner: str) -> Path | None:
-    """The settings that `search` has found for a learner on a stream, if it has run below `out`."""
-    file = out / SEARCH / f"{searched_on(stream)}-{learner}.yaml"
+def found_by_search(folder: Path, stream: str, learner: str) -> Path | None:
+    """The settings that a search has found for a learner on a stream, if its folder has them."""
+    file = folder / f"{searched_on(stream)}-{learner}.yaml"
     return file if file.is_file() else None
 
 
@@ -198,7 +199,10 @@ def _config(
     file: Path | None = None,
     order: int | None = None,
 ) -> Config:
-    options: dict[str, object] = {f"learner.{k}": v for k, v in (common(experiment, stream, learner) | case).items()}
+    points = EXPERIMENTS[experiment.searched].grids.get(learner, ()) if file is not None else ()
+    chosen = {k for point in points for k in point}  # by the search: the file has them
+    shared = {k: v for k, v in common(experiment, stream, learner).items() if k not in chosen}
+    options: dict[str, object] = {f"learner.{k}": v for k, v in (shared | case).items()}
     options |= {"stream.part": experiment.part, "run.device": request.device, "run.threads": request.threads}
     if order is not None:
         options["stream.class_order"] = order
@@ -246,6 +250,8 @@ def _cell(
     runs = []
     for group in groups(missing, together=gpu and not experiment.alone):
         where = base / (f"seed-{group[0]}" if len(group) == 1 else f"seeds-{group[0]}-{group[-1]}")
+        if experiment.part == "search" and has_diverged(where, key):
+            continue  # which is what there is to find out about a point
         folder = first_free(where, lambda path: path in taken or must_stay(path))
         taken.add(folder)
         own = _with_seeds(config, group)

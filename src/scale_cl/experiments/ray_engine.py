@@ -27,7 +27,7 @@ from scale_cl.experiments.ray_cluster import Cluster, Share, imported_ray
 from scale_cl.experiments.run_worker import Pace, as_message, carry_out, is_done
 
 RETRIES = 3
-GPU_SHARE = 0.5  # per run: while the host of one evaluates, another keeps the device busy
+GPU_SHARE = 1.0  # per run: processes that share a GPU take turns
 _POLL = 1.0  # seconds between checks of the runs
 _STORAGE_PATIENCE = 60.0  # seconds until a file written by another node must be visible here
 _NO_NODE_PATIENCE = 120.0  # seconds without a node that is large enough

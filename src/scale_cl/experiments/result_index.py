@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scale_cl import results
+from scale_cl import files, results
 from scale_cl.errors import ResultError
 from scale_cl.results import RESULT_NAME, SCHEMA, SEEDS_FOLDER, SeedResult
 
+DIVERGED_NAME = "diverged.json"  # in place of a result
 ALONE = "alone"  # key in a result's environment: nothing ran beside it, so its times count
 # Defaults, repeated here so that reports need not import torch; a test compares them with the settings.
 _ARRIVAL = {"boundaries": "told", "train_share": 1.0, "schedule": "steps", "blur": 0.0, "width": 0.5}
@@ -152,6 +153,16 @@ def scan(directory: Path, *, alone: str | None = None) -> Finished:
     return finished
 
 
+def note_divergence(folder: Path, key: str, why: str) -> None:
+    """Note in a run's folder that the run of this identity has diverged, and will again."""
+    files.write_json(folder / DIVERGED_NAME, {"schema": SCHEMA, "kind": "diverged", "why": why, "identity": key})
+
+
+def has_diverged(folder: Path, key: str) -> bool:
+    """Whether the run of this identity is known to diverge."""
+    return _content(folder, DIVERGED_NAME).get("identity") == key
+
+
 def must_stay(folder: Path) -> bool:
     """Whether `folder` holds a valid result, or one of a newer version, which must not be overwritten."""
     try:
@@ -170,9 +181,9 @@ def _made_alone_on(folder: Path) -> str | None:
     return str(environment.get("device")).partition(":")[0]
 
 
-def _content(folder: Path) -> dict[str, Any]:
+def _content(folder: Path, name: str = RESULT_NAME) -> dict[str, Any]:
     try:
-        content = json.loads((folder / RESULT_NAME).read_bytes())
+        content = json.loads((folder / name).read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from scale_cl import training
-from scale_cl.errors import OutputInUseError, ScaleClError
+from scale_cl.errors import DivergenceError, OutputInUseError, ScaleClError
 from scale_cl.experiments.claims import keep_features
 from scale_cl.experiments.planning import PlannedRun, key_of, rerun_arguments
-from scale_cl.experiments.result_index import ALONE, Finished
+from scale_cl.experiments.result_index import ALONE, Finished, note_divergence
 from scale_cl.plugins import give_references, given_references
 from scale_cl.training import Event, Listener
 from scale_cl.training.config import Config
@@ -70,12 +70,22 @@ def carry_out_together(messages: list[dict[str, Any]], on_event: Listener | None
 
     An error that is no ScaleClError is raised.
     """
-    if len(messages) == 1:
+    errors: list[ScaleClError | None] = [None]
+    if len(messages) > 1:
+        errors = _side_by_side(messages, on_event)
+    else:
         try:
             carry_out(messages[0], on_event)
         except ScaleClError as error:
-            return [error]
-        return [None]
+            errors = [error]
+    for message, failure in zip(messages, errors, strict=True):
+        run = _planned(message)
+        if isinstance(failure, DivergenceError) and run.config.stream.part == "search":  # a point that has no score
+            note_divergence(run.folder, key_of(run.config), str(failure))
+    return errors
+
+
+def _side_by_side(messages: list[dict[str, Any]], on_event: Listener | None) -> list[ScaleClError | None]:
     errors: list[ScaleClError | None] = [None] * len(messages)
     asked: dict[int, tuple[RunDirectory, RunRequest]] = {}
     with contextlib.ExitStack() as claims:

@@ -1,4 +1,7 @@
-"""SCALE with one of its choices made otherwise: each class serves one claim of the paper, as the experiment `variants`.
+"""SCALE with one of its choices made otherwise: each class serves one claim of the paper.
+
+The experiment `variants` compares them with SCALE, but for `ScaleLastLayer`, whose claim is about time:
+`benchmarks/generator_layers.py`.
 
 They are methods from outside, as anybody's own: `--learner scale_cl.experiments.scale_variants:ScaleReversal`. A
 variant has all settings and both presets of SCALE, and `docs/methods.md` says which claim it serves.
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, Part, ReplayMemory, Samples, TaskShape, Weights
 from scale_cl.engine.weights import clipped
@@ -20,7 +23,8 @@ from scale_cl.learners import Scale, ScaleConfig
 from scale_cl.learners.acl import unit
 from scale_cl.learners.ctn import held_out, open_semantic, semantic_slots
 from scale_cl.learners.presets import PRESETS, Preset
-from scale_cl.nets import Discriminator, Outputs
+from scale_cl.nets import MLP, Discriminator, Outputs
+from scale_cl.nets.backbones import Modulation
 from scale_cl.settings import setting
 
 
@@ -224,6 +228,38 @@ class ScaleTwoMemories(ScaleVariant):
         """Store h and d in both memories."""
         super().task_ended(task)
         self.store(self.semantic, task)
+
+
+class LastFilmMLP(MLP):
+    """An MLP with FiLM at its last hidden layer only, as the ResNet has it: all linear layers are the stem."""
+
+    def __init__(self, mlp: MLP) -> None:
+        """Take over the layers of `mlp`."""
+        nn.Module.__init__(self)
+        self.layers, self.film_widths, self.feature_width = mlp.layers, mlp.film_widths[-1:], mlp.feature_width
+
+    def stem(self, x: Tensor, parts: tuple[int, ...] = ()) -> Tensor:
+        """All linear layers, [B, ...] -> [B, width of the last]."""
+        h = super().stem(x, parts)
+        for layer in list(self.layers)[1:]:
+            h = layer(torch.relu(h))
+        return h
+
+    def top(self, h: Tensor, modulate: Modulation) -> tuple[Tensor, Tensor]:
+        """The last activation without and with FiLM."""
+        common = torch.relu(h)
+        return common, modulate(0, h, common)
+
+
+class ScaleLastLayer(ScaleVariant):
+    """SCALE with its generator in the last hidden layer of the MLP, not in all; the outer step is cheaper then."""
+
+    def build(self, engine: Engine) -> None:
+        """Move FiLM, and declare what SCALE does."""
+        if not isinstance(engine.backbone, MLP):
+            raise ConfigError("ScaleLastLayer needs backbone mlp: on others SCALE has FiLM in the last layer already")
+        engine.backbone = LastFilmMLP(engine.backbone)
+        super().build(engine)
 
 
 def descend_together(loss: Tensor, *steps: tuple[Weights, float, float]) -> None:

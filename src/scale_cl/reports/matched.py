@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scale_cl import files
-from scale_cl.experiments.definitions import JOINT_TRAINING
-from scale_cl.reports import paper
+from scale_cl.experiments.definitions import JOINT_TRAINING, OURS
 from scale_cl.reports.seed_statistics import PairedTest, holm, paired, summarise
 from scale_cl.reports.table import (
     LEARNER,
@@ -162,8 +161,8 @@ def _size_cells(size: ModelSize | None) -> list[TableCell]:
 
 
 def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
-    """Paired tests of the paper's method against every other one, lane by lane; None if there is no pair."""
-    ours = next((row for row in rows if row.learner == paper.METHOD), None)
+    """Paired tests of our method against every other one, lane by lane; None if there is no pair."""
+    ours = _ours(rows)
     others = [row for row in rows if row is not ours and row.learner not in JOINT_TRAINING]
     if ours is None or not others:
         return None
@@ -177,12 +176,16 @@ def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
             cells += paired_cells(tests[measure][at], corrected[measure][at])
         bodies.append(tuple(cells))
     columns = (Column(f"{ours.learner} against", numeric=False), Column("Lanes", "that both have"), *paired_columns())
-    note = "Paired by class order and seed; differences are SCALE minus the other. Holm's correction over these rows."
+    note = f"Paired by class order and seed; differences: {ours.learner} minus the other. Holm's correction over rows."
     return Table("tests", "Paired tests", columns, tuple(bodies), note)
 
 
+def _ours(rows: Sequence[MatchedRow]) -> MatchedRow | None:
+    return next((row for name in OURS for row in rows if row.learner == name), None)
+
+
 def _numbers(rows: Sequence[MatchedRow]) -> list[dict[str, Any]]:
-    ours = next((row for row in rows if row.learner == paper.METHOD), None)
+    ours = _ours(rows)
     return [
         {
             "learner": row.learner,

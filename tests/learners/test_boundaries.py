@@ -129,6 +129,8 @@ def test_what_makes_no_sense_is_refused() -> None:
             train(make("er", hopeless), hopeless)
     with pytest.raises(ConfigError, match="single pass"):
         train(make("joint", hidden()), hidden())
+    with pytest.raises(ConfigError, match=r"gdumb learns a task when it ends.*stream\.signal=features"):
+        train(make("gdumb", hidden()), hidden())
 
 
 def test_without_river_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,11 @@ class BoundaryFinder:
     def __init__(self, learner: Learner, detection: Detection | None = None, *, classes: int = 1) -> None:
         """Watch over a learner that was made for a stream with boundaries; `classes` are known beforehand."""
         self.learner, self.detection, self._classes = learner, detection or Detection(), classes
+        if learner.learns_at_end and self.detection.signal == "loss" and learner.spec.scenario == "domain":
+            raise ConfigError(
+                f"{learner.name} learns a task when it ends, so its loss shows no change of the inputs; take signal "
+                "features (--set stream.signal=features, in Python detection={'signal': 'features'})"
+            )
         self.found: list[FoundBoundary] = []
         self.step = 0  # batches that came
         self.repeated = 0  # batches that were learnt a second time, in the task that they were moved to

@@ -134,7 +134,7 @@ def test_classes_that_arrive_without_a_task_are_protected(name: str) -> None:
         assert model.score(x, y) > 0.8
     with pytest.raises(InputError, match="came without a task"):
         model.partial_fit(x, y, task="pets")
-    with pytest.raises(UnknownTaskError, match="'pets' was never seen; .* without a task; leave task out"):
+    with pytest.raises(UnknownTaskError, match=r"'pets' was never seen; .* without a task; leave task out"):
         model.predict(x, task="pets")
 
 

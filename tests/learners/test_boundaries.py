@@ -39,7 +39,13 @@ def learnt(finder: BoundaryFinder, stream: Stream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "signal", "samples"), [("er", "loss", 800), ("ctn", "features", 200), ("independent", "loss", 800)]
+    ("name", "signal", "samples"),
+    [
+        ("er", "loss", 800),
+        ("icarl", "loss", 800),
+        ("ctn", "features", 200),
+        ("independent", "loss", 800),
+    ],
 )
 def test_permuted_digits_are_told_apart(name: str, signal: str, samples: int) -> None:
     stream = hidden(train=samples)

@@ -28,6 +28,7 @@ _MOVED = 10  # batches, at most, that are moved to the new task
 _KEPT = 2 * _MOVED  # recent batches that are kept: to be moved, and to take the places of those in the memory
 _SIGNALS = 60  # when a detector has seen so many, it starts again with the last half: what was long ago is not usual
 _LARGEST = 5.0  # most that one sample adds to the loss, in nats; a label that the task does not have counts as much
+_WRONG = _LARGEST / 2  # loss of a wrong prediction where a method has scores of its own in place of logits
 _SAMPLES = 10  # a batch of fewer samples moves the signal less
 _NOISE = 0.1  # share of their mean variance by which the variances of features are raised: recent samples are few
 _EVEN = 1e-12  # keeps divisions and logarithms finite
@@ -136,7 +137,11 @@ class BoundaryFinder:
         scores = self.learner.predict(x, task).double()
         outputs = torch.tensor(self.outputs(task), device=scores.device)
         place = y.to(scores.device).unsqueeze(1) == outputs  # [B, classes]
-        loss = F.cross_entropy(scores, place.int().argmax(1), reduction="none").nan_to_num(nan=_LARGEST)
+        wanted = place.int().argmax(1)
+        if type(self.learner).scores is Learner.scores:
+            loss = F.cross_entropy(scores, wanted, reduction="none").nan_to_num(nan=_LARGEST)
+        else:  # such as distances, whose softmax is no probability
+            loss = _WRONG * (scores.argmax(1) != wanted)
         return float(torch.where(place.any(1), loss, _LARGEST).clamp(max=_LARGEST).mean())
 
     def _distance(self, task: str, x: Tensor) -> float:

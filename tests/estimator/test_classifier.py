@@ -29,7 +29,13 @@ def two_tasks(model: Any) -> Any:
 @pytest.mark.parametrize("name", registry.names())
 def test_every_learner_of_the_catalog_learns_a_task(name: str) -> None:
     x, y = blobs(FIRST)
-    model = ContinualClassifier(name).partial_fit(x, y, task="pets")
+    model = ContinualClassifier(name)
+    if model.learner == "joint":
+        with pytest.raises(ConfigError, match=r"all tasks shuffled together; give them at once, fit\(X, y, task=...\)"):
+            model.partial_fit(x, y, task="pets")
+        model.fit(x, y, task="pets")
+    else:
+        model.partial_fit(x, y, task="pets")
     assert model.learner_.name == name
     model.learner_.end_task()  # GDumb learns then
     assert model.score(x, y) > 0.9
@@ -128,12 +134,15 @@ def test_classes_that_arrive_without_a_task_are_protected(name: str) -> None:
         assert model.score(x, y) > 0.8
     with pytest.raises(InputError, match="came without a task"):
         model.partial_fit(x, y, task="pets")
+    with pytest.raises(UnknownTaskError, match=r"'pets' was never seen; .* without a task; leave task out"):
+        model.predict(x, task="pets")
 
 
 def test_a_learner_that_needs_tasks_says_so() -> None:
     x, y = blobs(FIRST)
-    with pytest.raises(ConfigError, match="gem must be told where tasks begin and end; name them"):
-        ContinualClassifier("gem").partial_fit(x, y)
+    for given in ((x, y), (iter([(x, y)]),)):
+        with pytest.raises(ConfigError, match="gem must be told where tasks begin and end; name them"):
+            ContinualClassifier("gem").partial_fit(*given)
     assert ContinualClassifier("gem").fit(x, y).tasks_ == ["default"]  # a data set is one task
 
 

@@ -39,7 +39,13 @@ def learnt(finder: BoundaryFinder, stream: Stream) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "signal", "samples"), [("er", "loss", 800), ("ctn", "features", 200), ("independent", "loss", 800)]
+    ("name", "signal", "samples"),
+    [
+        ("er", "loss", 800),
+        ("icarl", "loss", 800),
+        ("ctn", "features", 200),
+        ("independent", "loss", 800),
+    ],
 )
 def test_permuted_digits_are_told_apart(name: str, signal: str, samples: int) -> None:
     stream = hidden(train=samples)
@@ -129,6 +135,8 @@ def test_what_makes_no_sense_is_refused() -> None:
             train(make("er", hopeless), hopeless)
     with pytest.raises(ConfigError, match="single pass"):
         train(make("joint", hidden()), hidden())
+    with pytest.raises(ConfigError, match=r"gdumb learns a task when it ends.*stream\.signal=features"):
+        train(make("gdumb", hidden()), hidden())
 
 
 def test_without_river_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

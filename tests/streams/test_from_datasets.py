@@ -205,9 +205,9 @@ def arriving(count: int, first: int = 0, **options: Any) -> Arriving:
     return Arriving([(np.full((4, 4, 3), first + i, np.uint8), i % 2) for i in range(count)], **options)
 
 
-def iterated(train: Arriving, **options: Any) -> Stream:
+def iterated(train: Arriving, tests: Arriving | None = None, **options: Any) -> Stream:
     values = {"classes": [0, 1], "lengths": [(50, 6)], "workers": 0, "window": 10, **options}
-    return from_dataset([(train, arriving(6))], **values)
+    return from_dataset([(train, tests or arriving(6))], **values)
 
 
 @pytest.mark.parametrize("skips", [False, True])
@@ -267,6 +267,9 @@ def test_what_is_wrong_with_an_iterable_is_said(caplog: pytest.LogCaptureFixture
         samples = iterated(arriving(33), on_error="skip").arrival(0, CPU)
         assert [len(samples.take(start, start + 10)[0]) for start in range(0, 50, 10)] == [10, 10, 10, 3, 0]
     assert len(caplog.records) == 1
+    for on_error in ("stop", "skip"):
+        with pytest.raises(DataError, match=r"^the test data of task 'task-1' yields nothing; leave its task out"):
+            next(iter(iterated(arriving(50), tests=Arriving([]), on_error=on_error).test_batches(0, 5, CPU)))
     for given, options, message in (
         (Arriving([]), {}, "the training data of task 'task-1' yields nothing"),
         (arriving(5), {"classes": None}, "give classes"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,22 @@ def test_each_source_wins_over_the_ones_before(tmp_path: Path) -> None:
 def test_an_option_and_an_assignment_of_the_same_field_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"run\.seeds is given twice"):
         resolve(options={"run.seeds": 2}, assignments=["run.seeds=3"])
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "needed"),
+    [
+        ("digits", "stream.window=100", {"stream": "folder:images"}),
+        ("digits", "stream.keep=disk", {"stream": "csv:images.csv"}),
+        ("digits", "stream.signal=features", {"options": {"stream.boundaries": "detect"}}),
+        ("digits", "stream.width=0.3", {"options": {"stream.schedule": "gaussian"}}),
+    ],
+)
+def test_a_setting_without_effect_on_the_stream_is_refused(stream: str, given: str, needed: dict[str, Any]) -> None:
+    name = given.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"^{name} is for "):
+        resolve(stream=stream, assignments=[given])
+    resolve(**{"stream": stream, "assignments": [given], **needed})
 
 
 def test_the_sections_are_json_values_that_make_the_same_config_again(tmp_path: Path) -> None:

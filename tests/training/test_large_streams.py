@@ -84,7 +84,7 @@ def test_skipped_samples_are_counted_at_the_end(tmp_path: Path, caplog: pytest.L
     with caplog.at_level(logging.WARNING):
         whole = run(settings)
     texts = [record.getMessage() for record in caplog.records]
-    assert texts[-1] == "scale-cl: warning: 30 samples could not be read and were left out"
+    assert texts[-1] == "scale-cl: warning: samples that could not be read and were left out: 30"
     assert sum("is not an image" in text for text in texts) == 10
     in_memory = run(config(tmp_path / "images", {**skipping, "stream.keep": "memory"}))
     assert whole.seeds[0].skipped_samples == in_memory.seeds[0].skipped_samples

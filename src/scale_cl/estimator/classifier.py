@@ -157,6 +157,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 out where tasks begin (extra `drift`); they are called found-1, found-2 and so on.
         """
         self._check_parameters()
+        self._check_learns_in_parts(task)
         known = None if classes is None else read_labels(classes, name=type(self).__name__)
         with threads_in_use(self.threads):
             if tasks.asks_to_find(task) or hasattr(self, "finder_"):
@@ -167,13 +168,22 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self._learn_once(X, y, task, known)
         return self
 
+    def _check_learns_in_parts(self, task: Any) -> None:
+        """Raise ConfigError if the learner cannot learn the data of several calls one after another."""
+        entry = self._learner_entry()
+        if entry.kind.order == "shuffled":
+            raise ConfigError(
+                f"{entry.name} learns all tasks shuffled together; give them at once, fit(X, y, task=...), or take "
+                "another learner"
+            )
+        if task is None and entry.kind.needs_boundaries and not self.__sklearn_is_fitted__():
+            raise ConfigError(
+                f"{entry.name} must be told where tasks begin and end; name them, task=..., have them found, "
+                f"task={tasks.AUTO!r}, or take a learner that needs none (`scale-cl list learners` says which)"
+            )
+
     def _learn_once(self, X: Any, y: Any, task: Any, known: NDArray[Any] | None) -> None:
         """Learn from arrays in one pass, task after task."""
-        if task is None and not self.__sklearn_is_fitted__() and self._learner_entry().kind.needs_boundaries:
-            raise ConfigError(
-                f"{self._learner_entry().name} must be told where tasks begin and end; name them, task=..., or take a "
-                "learner that needs none (`scale-cl list learners` says which)"
-            )
         x, labels = self._read(X, y, first=not self.__sklearn_is_fitted__(), task=task)
         for name, rows in self._groups(task, len(x)):
             outputs, own = self.begin(name, labels[rows], known), x[torch.from_numpy(rows)]

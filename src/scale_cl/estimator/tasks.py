@@ -195,7 +195,8 @@ def groups_to_predict(task: Any, samples: int, seen: list[str]) -> list[tuple[st
         groups = _grouped([name_of(name) for name in _each(task, samples)])
     for name, _ in groups:
         if name not in seen:
-            raise UnknownTaskError(f"task {name!r} was never seen; tasks seen: {_listed(seen)}")
+            hint = ", the name of all that was learnt without a task; leave task out" if seen == [STREAM] else ""
+            raise UnknownTaskError(f"task {name!r} was never seen; tasks seen: {_listed(seen)}{hint}")
     return groups
 
 

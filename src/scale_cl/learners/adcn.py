@@ -91,6 +91,7 @@ class ClusteringLearner(Learner):
     config: Any
     needs_boundaries = True
     needs_labels = False
+    learns_at_end = True
     traits = Traits(episodic_memory=True, history_in_training=True)  # centroids and momentum
     after = "bocl"
 

@@ -28,6 +28,7 @@ _MOVED = 10  # batches, at most, that are moved to the new task
 _KEPT = 2 * _MOVED  # recent batches that are kept: to be moved, and to take the places of those in the memory
 _SIGNALS = 60  # when a detector has seen so many, it starts again with the last half: what was long ago is not usual
 _LARGEST = 5.0  # most that one sample adds to the loss, in nats; a label that the task does not have counts as much
+_WRONG = _LARGEST / 2  # loss of a wrong prediction where a method has scores of its own in place of logits
 _SAMPLES = 10  # a batch of fewer samples moves the signal less
 _NOISE = 0.1  # share of their mean variance by which the variances of features are raised: recent samples are few
 _EVEN = 1e-12  # keeps divisions and logarithms finite
@@ -60,6 +61,11 @@ class BoundaryFinder:
     def __init__(self, learner: Learner, detection: Detection | None = None, *, classes: int = 1) -> None:
         """Watch over a learner that was made for a stream with boundaries; `classes` are known beforehand."""
         self.learner, self.detection, self._classes = learner, detection or Detection(), classes
+        if learner.learns_at_end and self.detection.signal == "loss" and learner.spec.scenario == "domain":
+            raise ConfigError(
+                f"{learner.name} learns a task when it ends, so its loss shows no change of the inputs; take signal "
+                "features (--set stream.signal=features, in Python detection={'signal': 'features'})"
+            )
         self.found: list[FoundBoundary] = []
         self.step = 0  # batches that came
         self.repeated = 0  # batches that were learnt a second time, in the task that they were moved to
@@ -131,7 +137,11 @@ class BoundaryFinder:
         scores = self.learner.predict(x, task).double()
         outputs = torch.tensor(self.outputs(task), device=scores.device)
         place = y.to(scores.device).unsqueeze(1) == outputs  # [B, classes]
-        loss = F.cross_entropy(scores, place.int().argmax(1), reduction="none").nan_to_num(nan=_LARGEST)
+        wanted = place.int().argmax(1)
+        if type(self.learner).scores is Learner.scores:
+            loss = F.cross_entropy(scores, wanted, reduction="none").nan_to_num(nan=_LARGEST)
+        else:  # such as distances, whose softmax is no probability
+            loss = _WRONG * (scores.argmax(1) != wanted)
         return float(torch.where(place.any(1), loss, _LARGEST).clamp(max=_LARGEST).mean())
 
     def _distance(self, task: str, x: Tensor) -> float:

@@ -42,6 +42,7 @@ class Gdumb(ReplayLearner):
     """A step only offers the batch to the memory; at task end, or when asked, a new network is trained on it."""
 
     config_class = GdumbConfig
+    learns_at_end = True
     config: GdumbConfig
 
     def build(self, engine: Engine) -> None:

@@ -53,6 +53,7 @@ class Learner:
     scenarios: ClassVar[tuple[Scenario, ...]] = ("task", "domain", "class")  # those it applies to
     needs_boundaries: ClassVar[bool] = False  # whether it must be told where tasks begin and end
     needs_labels: ClassVar[bool] = True  # whether it trains on labels; if not, a few are told when a task ends
+    learns_at_end: ClassVar[bool] = False  # whether it knows nothing of a task before that ends
     update_settings: ClassVar[tuple[str, ...]] = ("updates",)  # their product: updates of the network per step
     order: ClassVar[Literal["tasks", "shuffled"]] = "tasks"  # one task after another, or all shuffled together
     presets: ClassVar[Mapping[str, Preset]] = {}  # settings by stream, for a method from outside

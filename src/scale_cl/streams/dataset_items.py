@@ -245,7 +245,7 @@ class _Cursor:
         except StopIteration:
             self._items = iter(())
             if here == 0:
-                return f"{part.what} yields nothing"
+                raise DataError(f"{part.what} yields nothing; leave its task out, or give samples") from None
             return f"{part.what} ended before its {part.length} samples; say how many there are: lengths=..."
         except Exception as error:  # the code of others may raise anything
             raise DataError(f"{part.what} failed at sample {here + 1}: {one_line(error)}") from None

@@ -205,7 +205,7 @@ def _iterated(
             parts.append(Iterated(dataset, length, what, {}, how.names(dataset)))
     first = next(parts[0].start(0), None)
     if first is None:
-        raise StreamError(f"{parts[0].what} yields nothing")
+        raise StreamError(f"{parts[0].what} yields nothing; leave its task out, or give samples")
     x, _ = how.row(first)
     window = reading.window or WINDOW
     readers = reading.readers(IteratedItems(parts, how, x.shape, window))

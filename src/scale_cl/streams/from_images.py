@@ -71,7 +71,7 @@ def _stream_of(
         if unread:
             pixels, tasks = np.delete(pixels, list(unread), axis=0), _without(tasks, [files[i] for i in unread])
             first = next(iter(unread.values()))
-            _log.warning("scale-cl: warning: %d files cannot be read and are left out: %s", len(unread), first)
+            _log.warning("scale-cl: warning: unreadable files are left out: %d, the first: %s", len(unread), first)
         middle = sum(len(task.train) for task in tasks)
         inputs = torch.from_numpy(pixels[:middle]), torch.from_numpy(pixels[middle:])
     else:

@@ -31,6 +31,7 @@ DEFAULT_LEARNER = "scale"
 SECTIONS = ("stream", "learner", "run")
 _LARGEST = 1 << 20  # bytes of a config file
 _LONGEST_NAME = 60  # characters of a stream's name in that of a folder
+_OF_IMAGES = ("channels", "held_out", "keep", "workers", "on_error", "window")  # settings of own images alone
 _DEVICES = re.compile(r"auto|cpu|cuda(:\d{1,2})?")
 
 
@@ -258,6 +259,7 @@ def resolve(
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
     stream_settings = build(StreamSettings, stream_values, section="stream")
     require_stream(stream_settings.name, typed="stream.name" in given)
+    _check_used(stream_settings, given)
 
     name_references(
         {"scale_cl.learners": given.get("learner.name"), "scale_cl.backbones": given.get("learner.backbone")}
@@ -280,6 +282,19 @@ def resolve(
         run=build(RunSettings, run_values, section="run"),
         preset=preset,
     )
+
+
+def _check_used(stream: StreamSettings, given: Mapping[str, object]) -> None:
+    """Raise ConfigError if a given setting would have no effect on this stream."""
+    kinds = (
+        (_OF_IMAGES, is_own(stream.name), f"your own images, folder:PATH or csv:FILE; {stream.name} has none"),
+        (field_names(Detection), stream.boundaries == "detect", "boundaries that are found: stream.boundaries=detect"),
+        (["width"], stream.schedule == "gaussian", "tasks that fade into each other: stream.schedule=gaussian"),
+    )
+    for fields, used, what in kinds:
+        for field in fields:
+            if not used and f"stream.{field}" in given and getattr(stream, field) != getattr(StreamSettings(), field):
+                raise ConfigError(f"stream.{field} is for {what}")
 
 
 def _check_applies(learner: str, stream: StreamSettings) -> None:

@@ -405,7 +405,7 @@ def _read_as_they_come(streams: Sequence[Stream]) -> Iterator[None]:
         for one in readers.values():
             one.close()
     if count := sum(len(one.skipped) for one in readers.values()):
-        _log.warning("scale-cl: warning: %d samples could not be read and were left out", count)
+        _log.warning("scale-cl: warning: samples that could not be read and were left out: %d", count)
 
 
 def _skipped(run: LearnerRun) -> int:

@@ -300,6 +300,7 @@ class Engine(Predictor):
 
     def _whole_step(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         self.stats = {}
+        self.extras.begin()
         inputs, journals = self.net.inputs, self._journals
         for journal in journals:
             journal.begin()

@@ -58,8 +58,8 @@ def test_every_learner_has_it_and_is_the_same_without(name: str) -> None:
 
 @pytest.mark.parametrize("name", NO_OUTPUTS)
 def test_a_learner_that_trains_no_outputs_refuses_it(name: str) -> None:
-    for values in ({"entropy": 0.1}, {"consistency": 0.1, "weight_average": 0.9}):
-        setting = next(iter(values))
+    for setting in ("entropy", "consistency"):
+        values: dict[str, Any] = {setting: 0.1, "weight_average": 0.9}
         with pytest.raises(ConfigError, match=f"learner.{setting} must be 0 for a learner that trains no outputs"):
             registry.config_class(name)(**values)
 

@@ -92,6 +92,7 @@ class ClusteringLearner(Learner):
     config: Any
     needs_boundaries = True
     needs_labels = False
+    smaller = ("fewer clusters", "max_clusters")
     traits = Traits(episodic_memory=True, history_in_training=True)  # centroids and momentum
     after = "bocl"
 

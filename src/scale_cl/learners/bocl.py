@@ -110,6 +110,7 @@ class Bocl(GrowingLearner):
 
     config_class = BoclConfig
     config: BoclConfig
+    smaller = ("fewer new units", "units")
 
     def build(self, engine: Engine) -> None:
         """Declare the network, the samples that candidates are tried on, and perhaps a controller."""

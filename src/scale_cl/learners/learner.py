@@ -54,6 +54,7 @@ class Learner:
     needs_boundaries: ClassVar[bool] = False  # whether it must be told where tasks begin and end
     needs_labels: ClassVar[bool] = True  # whether it trains on labels; if not, a few are told when a task ends
     update_settings: ClassVar[tuple[str, ...]] = ("updates",)  # their product: updates of the network per step
+    smaller: ClassVar[tuple[str, str] | None] = None  # what makes its network smaller, in words, and the setting
     order: ClassVar[Literal["tasks", "shuffled"]] = "tasks"  # one task after another, or all shuffled together
     presets: ClassVar[Mapping[str, Preset]] = {}  # settings by stream, for a method from outside
     after: ClassVar[str] = ""  # the learner after which it stands in tables; by default after all of ours

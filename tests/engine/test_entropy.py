@@ -71,3 +71,4 @@ def test_a_step_in_which_trunk_and_heads_stay_leaves_no_term_for_the_next() -> N
     terms = [learner.observe(*batch(SPLIT, 4, seed=step)) for step in range(4)]
     assert ["entropy" in found for found in terms] == [True, False, True, False]  # every second step is alpha's
     assert 0 < float(terms[2]["entropy"]) <= torch.tensor(3.0).log(), "of one forward"
+    learner.predicting_net()  # a copy, which no graph of a step is in the way of

@@ -300,7 +300,6 @@ class Engine(Predictor):
 
     def _whole_step(self, x: Tensor, y: Tensor, task: Tensor | None = None) -> StepStats:
         self.stats = {}
-        self.extras.begin()
         inputs, journals = self.net.inputs, self._journals
         for journal in journals:
             journal.begin()
@@ -313,6 +312,8 @@ class Engine(Predictor):
         except FAILURES as error:
             self.retell(error, "update")
             raise
+        finally:
+            self.extras.end_step()
         self.guard.settle(self.stats, extent, journals)
         for journal in journals:
             journal.end()

@@ -69,8 +69,8 @@ class Extras:
         torch._foreach_mul_(way, now)
         torch._foreach_add_(average.tensors, way)
 
-    def begin(self) -> None:
-        """Before a step: forget forwards of the last one whose loss trunk and heads did not descend."""
+    def end_step(self) -> None:
+        """Forget forwards of the step whose loss trunk and heads did not descend."""
         self._seen.clear()
 
     def with_terms(self, loss: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from scale_cl.learners import Finetune, FinetuneConfig, registry
+from scale_cl.errors import ConfigError
+from scale_cl.learners import Finetune, FinetuneConfig, LearnToGrow, LearnToGrowConfig, registry
 from scale_cl.losses import entropy
 from scale_cl.streams import TaskInfo
 from tests.learners.plain import in_double
@@ -53,3 +54,21 @@ def test_every_learner_has_it_and_is_the_same_without(name: str) -> None:
     )
     torch.testing.assert_close(zero, plain, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(lowered, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NO_OUTPUTS)
+def test_a_learner_that_trains_no_outputs_refuses_it(name: str) -> None:
+    for setting in ("entropy", "consistency"):
+        values: dict[str, Any] = {setting: 0.1, "weight_average": 0.9}
+        with pytest.raises(ConfigError, match=f"learner.{setting} must be 0 for a learner that trains no outputs"):
+            registry.config_class(name)(**values)
+
+
+def test_a_step_in_which_trunk_and_heads_stay_leaves_no_term_for_the_next() -> None:
+    learner = LearnToGrow(SPLIT, LearnToGrowConfig(backbone="mlp-6-5", search_steps=4, entropy=0.5))
+    teach(learner, tasks=1)
+    learner.begin_task(TaskInfo("next", 3))
+    terms = [learner.observe(*batch(SPLIT, 4, seed=step)) for step in range(4)]
+    assert ["entropy" in found for found in terms] == [True, False, True, False]  # every second step is alpha's
+    assert 0 < float(terms[2]["entropy"]) <= torch.tensor(3.0).log(), "of one forward"
+    learner.predicting_net()  # a copy, which no graph of a step is in the way of

@@ -110,8 +110,7 @@ def taught(learner: Npc | Finetune) -> dict[str, Tensor]:
 def test_where_no_neuron_is_slow_it_is_fine_tuning_to_the_bit() -> None:
     npc = taught(Npc(COLOUR, NpcConfig(lr=0.02, alpha=1e6)))
     plain = taught(Finetune(COLOUR, FinetuneConfig(lr=0.02)))
-    for name, value in plain.items():
-        torch.testing.assert_close(npc[name], value, rtol=1e-6, atol=1e-7)
+    assert [name for name, value in plain.items() if not torch.equal(npc[name], value)] == []
 
 
 def test_a_neuron_that_is_held_keeps_its_weights_and_its_batch_norm() -> None:

@@ -67,6 +67,20 @@ def test_a_resnet_reads_at_the_ends_of_its_stages() -> None:
     assert seen == [(3, 4, 9, 9), (3, 8, 5, 5), (3, 16, 3, 3), (3, 32)]
 
 
+def test_a_lateral_of_feature_maps_reads_each_pixel_as_one_of_vectors_would() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lateral = Lateral(4, 2, xavier=True, generator=generator)
+    with torch.no_grad():
+        lateral.scale.copy_(torch.tensor([0.5, -2.0]))
+    maps = [torch.randn(3, 4, 5, 5, generator=generator) for _ in range(2)]
+    found = lateral(maps)
+    for i in range(5):
+        for j in range(5):
+            read = torch.cat([0.5 * maps[0][:, :, i, j], -2.0 * maps[1][:, :, i, j]], 1)
+            wanted = (read @ lateral.v.T + lateral.bias).clamp(min=0) @ lateral.u.T
+            torch.testing.assert_close(found[:, :, i, j], wanted)
+
+
 @pytest.mark.parametrize("spec", [SPLIT, COLOUR], ids=["mlp", "resnet"])
 def test_finished_columns_do_not_move_by_a_bit(spec: InputSpec) -> None:
     learner = teach(make(spec), tasks=2)

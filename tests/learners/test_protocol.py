@@ -198,6 +198,17 @@ def test_a_bad_batch_is_refused_in_one_line_and_changes_nothing(name: str) -> No
         assert differences(learner, other) == [], message
 
 
+@pytest.mark.parametrize("name", [n for n in registry.names() if registry.entry(n).kind.traits.history_in_testing])
+def test_samples_of_another_task_are_refused_where_finished_tasks_do_not_move(name: str) -> None:
+    learner, other = teach(make(name), tasks=2, steps=1), teach(make(name), tasks=2, steps=1)
+    for one in (learner, other):
+        one.begin_task(TaskInfo("task 1", 3))
+    with pytest.raises(InputError, match=f"^{name} trains parameters of the open task only; give it no samples of"):
+        learner.observe(X, Y, torch.tensor([0, 1, 1, 1]))
+    assert differences(learner, other) == []
+    learner.observe(X, Y, torch.ones_like(Y))
+
+
 @every_learner
 def test_bad_samples_cannot_be_predicted(name: str) -> None:
     learner = teach(make(name), tasks=1, steps=1)

@@ -180,7 +180,7 @@ def test_more_tasks_never_take_less(name: str) -> None:
 def test_parts_that_a_method_keeps_a_task_grow_with_the_tasks() -> None:
     few, many = foreseen_for("gem", 5), foreseen_for("gem", 20)
     parameters = sum(p.nbytes for p in _new("gem").net.base_parameters().values())
-    assert many.step - few.step >= 15 * parameters, "a gradient of each finished task"
+    assert many.gradients - few.gradients >= 15 * parameters, "a gradient of each finished task"
     few, many = foreseen_for("acl", 4), foreseen_for("acl", 16)
     assert many.model - few.model >= 12 * 4 * 256 * 64, "a private layer a task"
 
@@ -275,6 +275,10 @@ def test_advice_goes_by_what_takes_most(monkeypatch: pytest.MonkeyPatch) -> None
     assert "fewer tasks (stream.tasks)" in refusal(monkeypatch, resolve(learner="acl"), few_digits(tasks=20), 2**22)
     columns = refusal(monkeypatch, resolve(learner="pnn"), few_digits(tasks=20), 2**22)
     assert columns.endswith("take fewer tasks (stream.tasks) or narrower columns (learner.width)")
+    units = refusal(monkeypatch, resolve(learner="bocl", options={"learner.units": 30000}), few, 2**30)
+    assert units.endswith("take another backbone (learner.backbone) or fewer new units (learner.units)")
+    clusters = refusal(monkeypatch, resolve(learner="adcn", options={"learner.max_clusters": 10**7}), few, 2**30)
+    assert clusters.endswith("take another backbone (learner.backbone) or fewer clusters (learner.max_clusters)")
 
 
 def test_on_a_gpu_the_stream_lies_there_too_and_recordings_keep_their_room() -> None:
@@ -286,7 +290,8 @@ def test_on_a_gpu_the_stream_lies_there_too_and_recordings_keep_their_room() -> 
         sum(t.nbytes for t in (held.x_train, held.y_train, held.x_test, held.y_test)),
     )
     eager = replace(config, run=replace(config.run, capture=False))
-    assert there["step"] > memory_check.needed(eager, stream, on_gpu=True, learners=1)["step"]
+    without = memory_check.needed(eager, stream, on_gpu=True, learners=1)
+    assert sum(there.values()) == sum(without.values()) + there["evaluation"]
     three = memory_check.needed(config, stream, on_gpu=True, learners=3)
     assert three["memory"] == 3 * there["memory"]
     assert three["stream"] == there["stream"]

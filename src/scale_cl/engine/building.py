@@ -119,7 +119,7 @@ class Builder:
         network = self.owned.network = Network(module, statistics=statistics, twice=twice)
         self.owned.weights += [network.base] if film is None else [network.base, film.weights]
         moves = self.tensor("average_moves", torch.zeros(()), changes="step") if self.config.average_warmup else None
-        Extras(self.config, network, average=lambda: self.owned.average, moves=moves, log=self.log)
+        self.extras = Extras(self.config, network, average=lambda: self.owned.average, moves=moves, log=self.log)
         return network
 
     def inputs(self) -> Inputs:

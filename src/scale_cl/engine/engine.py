@@ -312,6 +312,8 @@ class Engine(Predictor):
         except FAILURES as error:
             self.retell(error, "update")
             raise
+        finally:
+            self.extras.end_step()
         self.guard.settle(self.stats, extent, journals)
         for journal in journals:
             journal.end()

@@ -69,6 +69,10 @@ class Extras:
         torch._foreach_mul_(way, now)
         torch._foreach_add_(average.tensors, way)
 
+    def end_step(self) -> None:
+        """Forget forwards of the step whose loss trunk and heads did not descend."""
+        self._seen.clear()
+
     def with_terms(self, loss: Tensor) -> Tensor:
         """`loss` with the terms of the forwards that it was computed from."""
         c, seen = self._config, [(samples, out) for samples, out in self._seen if out.logits.requires_grad]

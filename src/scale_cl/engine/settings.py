@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 from torch import Tensor
 
@@ -70,11 +70,15 @@ class LearnerConfig(Settings):
         0.0, "weight of the squared distance of the outputs to those by the weight average; 0: off", low=0
     )
     average_flips: bool = setting(False, "predict by the mean of the scores of an image and of its mirror image")
+    trains_outputs: ClassVar[bool] = True  # whether the method descends a loss of outputs of classes
 
     def __post_init__(self) -> None:
-        """Check the backbone's name, and that settings of the weight average have one."""
+        """Check the backbone's name, and that each extra has what it works on: outputs, a weight average."""
         super().__post_init__()
         check_name(self.backbone)
+        for name in ("entropy", "consistency"):
+            if getattr(self, name) and not self.trains_outputs:
+                raise ConfigError(f"learner.{name} must be 0 for a learner that trains no outputs of classes")
         for name in ("average_warmup", "consistency"):
             if getattr(self, name) and not self.weight_average:
                 raise ConfigError(f"learner.{name} needs a weight average; set learner.weight_average, to 0.99 say")

@@ -28,7 +28,7 @@ Adapted to one pass over batches of ten:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -71,6 +71,7 @@ class ClusteringConfig(MemoryConfig):
     )
     drift: float = setting(1e-4, "chance of taking for drift what is none (Hoeffding's bound)", above=0, below=1)
     epochs: int = setting(1, "passes over a task's data; the authors make many, an online learner one", low=1)
+    trains_outputs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check that no label decides what is kept, and that nothing averages units that come and go."""
@@ -92,6 +93,7 @@ class ClusteringLearner(Learner):
     needs_boundaries = True
     needs_labels = False
     learns_at_end = True
+    smaller = ("fewer clusters", "max_clusters")
     traits = Traits(episodic_memory=True, history_in_training=True)  # centroids and momentum
     after = "bocl"
 

@@ -37,6 +37,7 @@ from scale_cl.settings import setting
 
 Search = Literal["bayesian", "controller"]
 _HELD_BACK = 4  # every fourth stored sample
+_AT_ONCE = 10  # stored samples per step
 _MOST_POINTS = 1000  # candidates that the Gaussian process is asked about
 _FIRST = 3  # candidates that are drawn before there are rewards to go by
 _LENGTH, _NOISE = 0.5, 1e-3  # of the Gaussian process: length scale in shares of the most units, variance of the noise
@@ -110,6 +111,7 @@ class Bocl(GrowingLearner):
 
     config_class = BoclConfig
     config: BoclConfig
+    smaller = ("fewer new units", "units")
 
     def build(self, engine: Engine) -> None:
         """Declare the network, the samples that candidates are tried on, and perhaps a controller."""
@@ -231,9 +233,9 @@ class Bocl(GrowingLearner):
         return accuracy - self.config.cost * self.added(levels) / self.first_size()
 
     def learn(self, rows: Tensor) -> None:
-        """One pass over stored samples, in the sizes of batches."""
+        """One pass over stored samples, a few at a time."""
         with self.engine.autocast():
-            for some in rows.split(10):
+            for some in rows.split(_AT_ONCE):
                 self.step(self.memory.samples(some))
 
     @torch.no_grad()

@@ -59,6 +59,7 @@ class Den(GrowingLearner):
 
     config_class = DenConfig
     config: DenConfig
+    smaller = ("fewer new units", "expansion")
 
     def build(self, engine: Engine) -> None:
         """Declare the network, its weights before the task, which units are selected, and what retraining lost."""

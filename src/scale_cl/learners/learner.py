@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.engine import Batch, Compute, Engine, LearnerConfig, MemoryConfig, ReplayMemory, State, StepStats
-from scale_cl.errors import ConfigError
+from scale_cl.errors import ConfigError, InputError
 from scale_cl.learners.presets import Preset
 from scale_cl.nets import ContinualNet
 from scale_cl.nets.custom_backbone import BackboneLike
@@ -55,6 +55,7 @@ class Learner:
     needs_labels: ClassVar[bool] = True  # whether it trains on labels; if not, a few are told when a task ends
     learns_at_end: ClassVar[bool] = False  # whether it knows nothing of a task before that ends
     update_settings: ClassVar[tuple[str, ...]] = ("updates",)  # their product: updates of the network per step
+    smaller: ClassVar[tuple[str, str] | None] = None  # what makes its network smaller, in words, and the setting
     order: ClassVar[Literal["tasks", "shuffled"]] = "tasks"  # one task after another, or all shuffled together
     presets: ClassVar[Mapping[str, Preset]] = {}  # settings by stream, for a method from outside
     after: ClassVar[str] = ""  # the learner after which it stands in tables; by default after all of ours
@@ -168,8 +169,10 @@ class Learner:
             y: [B] int64 labels: within the head of the sample's task, or in the scenario `class` of all classes in
                 order of arrival.
             task: [B] int64 numbers of the samples' tasks, in the order in which they were begun; by default all
-                samples belong to the open task.
+                samples belong to the open task. A learner that predicts by parameters of each task takes no others.
         """
+        if task is not None and self.traits.history_in_testing and bool((task != self.engine.task).any()):
+            raise InputError(f"{self.name} trains parameters of the open task only; give it no samples of other tasks")
         return self.engine.observe(x, y, task)
 
     def end_task(self) -> None:

@@ -97,6 +97,7 @@ class Pnn(ColumnLearner):
     config: PnnConfig
     traits = Traits(task_specific_parameters=True, history_in_training=True, history_in_testing=True)
     laterals = True
+    smaller = ("narrower columns", "width")
 
     def new_column(self, shape: TaskShape) -> ProgressiveColumn:
         """A column that reads those of the tasks before."""

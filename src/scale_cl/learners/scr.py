@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,7 @@ class ScrConfig(ReplayConfig):
     updates: int = setting(1, "gradient steps per batch, each with a fresh replay draw", low=1)
     temperature: float = setting(0.1, "temperature of the contrastive loss", above=0)
     projection: int = setting(128, "outputs of the projection", low=1)
+    trains_outputs: ClassVar[bool] = False
 
 
 class Scr(NearestMeanLearner):

@@ -9,7 +9,7 @@ ridge is added once to the scatter matrix, while the authors mix a fixed share o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class SldaConfig(LearnerConfig):
     """Settings of SLDA."""
 
     ridge: float = setting(1.0, "multiple of the identity that the scatter matrix begins with", above=0)
+    trains_outputs: ClassVar[bool] = False
 
 
 class Slda(Learner):

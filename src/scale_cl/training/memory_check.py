@@ -67,12 +67,13 @@ def needed(
     if not whole:
         return parts
     one = footprint(config.learner_name, config.learner, work)
-    comes_and_goes = {"step": one.step, "evaluation": one.evaluation, "checkpoint": one.checkpoint}
+    step = {"gradients": one.gradients, "step": one.step}
+    others = [{"evaluation": one.evaluation}, {"checkpoint": one.checkpoint}]
     if on_gpu and config.run.capture:  # a recording keeps its own room
-        comes_and_goes["step"] += comes_and_goes.pop("evaluation")
-    largest = max(comes_and_goes, key=comes_and_goes.__getitem__)
+        step |= others.pop(0)
+    largest = max([step, *others], key=lambda part: sum(part.values()))  # they come and go in turns
     parts |= {name: learners * getattr(one, name) for name in ("memory", "model", "copies")}
-    parts[largest] = learners * comes_and_goes[largest]
+    parts |= {name: learners * size for name, size in largest.items()}
     parts["libraries"] = learners * _LIBRARIES if on_gpu else 0
     return parts
 
@@ -136,13 +137,13 @@ def check_task_fits(
         return
     kept = ("memory", "model", "copies")
     parts = {part: getattr(now, part) - (0 if before is None else getattr(before, part)) for part in kept}
-    parts["step"] = now.step
+    parts |= {"gradients": now.gradients, "step": now.step}
     if sum(parts.values()) <= free:
         return
     network = ("fewer tasks or " if tasks > 1 else "") + "another backbone (backbone)"
     ways = {
         "fewer memory slots (memory)": parts["memory"],
-        _smaller_network(config, network, "width"): parts["model"] + parts["copies"],
+        _smaller_network(name, network): parts["model"] + parts["copies"] + parts["gradients"],
         f"smaller batches ({'batch_size, replay' if hasattr(config, 'replay') else 'batch_size'})": parts["step"],
     }
     way = _by_size(ways)[0][0]
@@ -157,9 +158,10 @@ def _listed(parts: dict[str, int]) -> str:
     return f"{words(sum(parts.values()))} ({listed})"
 
 
-def _smaller_network(config: LearnerConfig, way: str, width: str) -> str:
-    """That way, or narrower columns where the learner has them."""
-    return f"{way} or narrower columns ({width})" if hasattr(config, "width") else way
+def _smaller_network(name: str, way: str, section: str = "") -> str:
+    """That way, or the one that the settings of the learner called `name` offer."""
+    own = registry.entry(name).kind.smaller
+    return way if own is None else f"{way} or {own[0]} ({section}{own[1]})"
 
 
 def _by_size(parts: dict[str, int]) -> list[tuple[str, int]]:
@@ -172,14 +174,16 @@ def _advice(config: Config, parts: dict[str, int], *, on_gpu: bool, learners: in
     own = config.stream.own_data is not None
     smaller = "smaller images (stream.size)" if own else "another backbone (learner.backbone)"
     slots = "fewer memory slots" + (" (learner.memory)" if hasattr(config.learner, "memory") else "")
-    fewer_tasks = _smaller_network(config.learner, "fewer tasks (stream.tasks)", "learner.width")
+    fewer_tasks = _smaller_network(config.learner_name, "fewer tasks (stream.tasks)", "learner.")
+    smaller_net = _smaller_network(config.learner_name, smaller, "learner.")
     first = {
         "memory": slots,
         "step": "smaller batches (run.batch_size)",
-        "evaluation": smaller,
-        "model": _smaller_network(config.learner, smaller, "learner.width"),
+        "evaluation": smaller_net,
+        "model": smaller_net,
+        "gradients": smaller_net,
         "copies": fewer_tasks,
-        "checkpoint": slots if parts["memory"] else fewer_tasks,
+        "checkpoint": slots if parts["memory"] > parts.get("model", 0) else fewer_tasks,
     }.get(most, "")
     if most == "step" and hasattr(config.learner, "replay"):
         first = "smaller batches (run.batch_size, learner.replay)"
@@ -210,7 +214,8 @@ class Footprint:
     memory: int  # samples with labels and stored logits
     model: int  # parameters and running statistics of all networks
     copies: int  # of parameters: the last good ones, a weight average, teachers; and other tensors that a method keeps
-    step: int  # gradients and activations of the largest training batch
+    gradients: int  # and other tensors of the weights' shapes that a step holds
+    step: int  # activations of the largest training batch
     evaluation: int  # activations of the largest batch that is predicted
     checkpoint: int  # the state taken out and made a file's content
 
@@ -239,7 +244,6 @@ def footprint(name: str, config: LearnerConfig, work: Work) -> Footprint:
     copies += kept + guarded * (average + built.changing)
     stored = sum(_slots(declared, work) for declared in built.memories)
     size = registry.entry(name).kind.step_size(config, work.batch, stored, len(work.classes))
-    step = size.copies * built.base + built.others
     graph = size.samples * _sample(built, work, _KEPT_MAPS * sum(built.maps), 3)  # until its backward is done
     prepared = size.sets * size.samples * math.prod(work.spec.shape) * (2 * _FLOAT + 1)
     hashed = size.sets * sum(_rows(declared, work) for declared in built.memories) * 3 * _INT
@@ -247,7 +251,8 @@ def footprint(name: str, config: LearnerConfig, work: Work) -> Footprint:
         memory=memory,
         model=built.learned,
         copies=copies,
-        step=step + graph + prepared + hashed,
+        gradients=size.copies * built.base + built.others,
+        step=graph + prepared + hashed,
         evaluation=min(CHUNK, work.tested) * _sample(built, work, _PASSING_MAPS * max(built.maps, default=0), 2),
         checkpoint=(built.learned + kept + memory) * (1 if work.on_gpu else 3),
     )

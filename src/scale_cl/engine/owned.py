@@ -109,10 +109,14 @@ class Owned:
         return self.net.heads.ragged, tuple((t.data_ptr(), t.shape) for t in self._all_tensors())
 
     def undeclared(self, method: object) -> str | None:
-        """The first attribute of a method that holds a tensor or an array which was not declared."""
+        """The first attribute of a method that holds a tensor or an array which was not declared.
+
+        A function that stands for one of the class, as in a program that watches a method, is no state of it.
+        """
         known = {id(t) for t in self._all_tensors()}
         for name, value in _attributes(method).items():
-            if any(id(t) not in known for t in _tensors_in(value, {id(method)})):
+            stands_for_one = callable(value) and callable(getattr(type(method), name, None))
+            if not stands_for_one and any(id(t) not in known for t in _tensors_in(value, {id(method)})):
                 return name
         return None
 

@@ -8,8 +8,7 @@ ER's loss and the distance between the outputs of theta and theta~ on anchors. t
 constant. An anchor per class comes in addition to the memory's slots.
 
 On networks with batch norm the outputs on anchors use the statistics of the drawn anchors, as all forwards in training
-use those of their batch. With running statistics, which lag behind the weights, the distance is so steep when a task
-begins that single steps can destroy what was learnt.
+use those of their batch. With running statistics, which lag behind the weights, runs can collapse within a task.
 """
 
 from __future__ import annotations

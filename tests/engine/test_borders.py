@@ -10,6 +10,7 @@ import torch
 
 from scale_cl.errors import InputError, UnknownTaskError
 from scale_cl.learners import Learner, registry
+from scale_cl.learners.independent import ColumnLearner
 from scale_cl.streams import InputSpec, TaskInfo
 from tests.learners.sameness import differences
 from tests.learners.tiny import DOMAIN, SPLIT, batch, quick
@@ -43,7 +44,25 @@ def unbounded(learner: Learner, labels: tuple[tuple[int, int], ...] = ((0, 2), (
     return learner
 
 
-@pytest.mark.parametrize("name", ["independent", "pnn", "learn-to-grow"])
+@pytest.mark.parametrize("name", ["independent", "pnn"])
+def test_without_a_task_each_column_is_computed_once_and_every_head_sees_its_own(name: str) -> None:
+    learner = two_tasks(make(name, CLASS))
+    assert isinstance(learner, ColumnLearner)
+    runs: list[int] = []
+    for number in range(2):
+        learner.columns[number].register_forward_hook(lambda *_, number=number: runs.append(number))
+    x = batch(CLASS, 7, seed=9)[0]
+    learner.predict(x)
+    assert runs == [0, 1]
+    learner.net.eval()
+    together = learner.net(learner.net.inputs(x), torch.arange(2).unsqueeze(1).expand(-1, 7))
+    for number in range(2):
+        alone = learner.net(learner.net.inputs(x), torch.full((7,), number))
+        for one, other in zip(together, alone, strict=True):
+            torch.testing.assert_close(one[number], other)
+
+
+@pytest.mark.parametrize("name", ["learn-to-grow"])
 def test_a_network_per_task_knows_which_task_it_predicts_without_a_task(name: str) -> None:
     learner = two_tasks(make(name, CLASS))
     forward, asked = learner.net.forward, list[tuple[int, int]]()

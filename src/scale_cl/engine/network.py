@@ -87,8 +87,8 @@ class Network:
 
     @property
     def shares_features(self) -> bool:
-        """Whether one forward serves several tasks: they have the trunk in common, up to the first FiLM site."""
-        return type(self.module).forward is ContinualNet.forward
+        """Whether one forward serves several tasks, because it computes what they have in common once."""
+        return type(self.module).forward is ContinualNet.forward or self.module.several_tasks
 
     def predicting(self, weights: Mapping[str, Tensor]) -> ContinualNet:
         """A copy in evaluation mode; `weights` replace parameters and buffers of the same name."""

@@ -72,6 +72,8 @@ class NoTrunk(Backbone):
 class ColumnNet(ContinualNet):
     """Columns in place of a backbone, of which a task uses its own and perhaps earlier ones."""
 
+    several_tasks = True
+
     def __init__(
         self,
         inputs: Inputs,
@@ -93,10 +95,14 @@ class ColumnNet(ContinualNet):
         return self._columns[0]
 
     def forward(self, x: Tensor, task: Tensor, *, parts: tuple[int, ...] = (), wrt: Wrt = "all") -> Outputs:
-        """Features and logits by the column of the samples' task."""
+        """Features and logits by the column of the samples' task; tasks [T, B] are the first T, in order."""
+        if task.dim() == 2:
+            each = features_of([self.columns[k] for k in range(len(task))], x, parts, training=False)
+            logits = [self.heads(features, own) for features, own in zip(each, task, strict=True)]
+            return Outputs(torch.stack(each), torch.stack(each), torch.stack(logits))
         number = self.number() if self.training or task.device.type != "cpu" else int(task[0])
         columns = [self.columns[k] for k in (range(number + 1) if self.laterals else (number,))]
-        features = features_of(columns, x, parts, training=self.training)
+        features = features_of(columns, x, parts, training=self.training)[-1]
         return Outputs(features, features, self.heads(features, task))
 
     def base_parameters(self) -> dict[str, Tensor]:
@@ -215,7 +221,7 @@ class _OneTask(nn.Module):
         self.head.bias = nn.Parameter(heads.bias.data[task, :classes].detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(features_of(list(self.columns), x, (), training=False))
+        logits: Tensor = self.head(features_of(list(self.columns), x, (), training=False)[-1])
         return logits
 
 
@@ -224,10 +230,10 @@ def fixed_in(column: nn.Module) -> set[str]:
     return column.fixed if isinstance(column, Column) else set()
 
 
-def features_of(columns: list[nn.Module], x: Tensor, parts: tuple[int, ...], *, training: bool) -> Tensor:
-    """Features [B, width] by the last column, which may read the others; only the last is in training mode, if any."""
+def features_of(columns: list[nn.Module], x: Tensor, parts: tuple[int, ...], *, training: bool) -> list[Tensor]:
+    """Features [B, width] by each column, which may read those before; only the last is in training mode, if any."""
     earlier: list[list[Tensor]] = []
-    features = x
+    each: list[Tensor] = []
     for column in columns:
         own = column is columns[-1]
         if column.training != (training and own):
@@ -235,4 +241,5 @@ def features_of(columns: list[nn.Module], x: Tensor, parts: tuple[int, ...], *, 
         with torch.enable_grad() if own and torch.is_grad_enabled() else torch.no_grad():
             read, features = column(x, parts, earlier)
         earlier.append(read)
-    return features
+        each.append(features)
+    return each

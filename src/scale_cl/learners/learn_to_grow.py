@@ -138,6 +138,8 @@ class Path(nn.Module):
 class PathNet(ColumnNet):
     """The paths of all tasks, of which each may use layers of others."""
 
+    several_tasks = False
+
     def __init__(self, inputs: Inputs, layers: Layers, paths: TaskModules, number: Callable[[], int]) -> None:
         """`number` is asked for the task of a forward."""
         like = layers.like

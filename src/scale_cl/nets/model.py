@@ -28,6 +28,8 @@ class Outputs(NamedTuple):
 class ContinualNet(nn.Module):
     """f(g(x)) of the paper; the trunk and the heads are the base learner, the generator is trained apart."""
 
+    several_tasks = False  # whether the forward of a subclass takes tasks [T, B] too
+
     def __init__(self, inputs: Inputs, backbone: Backbone, heads: Heads, generator: ParameterGenerator | None) -> None:
         """Put the parts together."""
         super().__init__()

@@ -72,7 +72,7 @@ _VARIANTS = (  # SCALE with one choice made otherwise, for claims of the paper
 SCALE_VARIANTS = tuple(f"scale_cl.experiments.scale_variants:{name}" for name in _VARIANTS)
 _PLAIN_DISCRIMINATOR = SCALE_VARIANTS[_VARIANTS.index("ScalePlainDiscriminator")]
 _PRINTED: Case = {"ce": "together", "adversarial": "plus", "film": "sum"}  # equations 1 to 3 to the letter
-OURS = ("scale", "scale-plus")  # the first of these that a comparison has is tested against the others
+OURS = ("scale-plus", "scale")  # the first of these that a comparison has is tested against the others
 JOINT_TRAINING = ("joint",)  # learners that are trained on all tasks shuffled together: upper bounds
 
 # Milliseconds per step of each learner in the middle of a stream, rounded, on one core of an ordinary server:
@@ -152,10 +152,25 @@ SEARCH_AXES: dict[str, _Axes] = {  # what is searched of each learner, `POINTS` 
     "independent": {"lr": _FINE_RATES, "updates": (1, 2, 3, 4, 5, 6)},
     "joint": {"lr": _FINE_RATES, "epochs": (1, 2, 3, 5, 7, 10)},
 }
-_EXTRA: _Axes = {"lr": _RATES, "updates": (2, 3, 4), "weight_average": (0.98, 0.99, 0.995), "consistency": (0.1, 0.3)}
-BEYOND_AXES: dict[str, _Axes] = {  # with the extras of `scale-plus`, and at most 64 replayed samples per update
-    "er": {**_EXTRA, "replay": (32, 64), "ce": ("added", "together")},
-    "derpp": {**_EXTRA, "replay": (16, 30), **_ONE_FORWARD, "logits_from": ("step", "task-end")},  # two draws
+_TOP_RATES = (*_RATES, 0.4)
+_AVERAGED: _Axes = {"weight_average": (0.98, 0.99, 0.995), "consistency": (0.1, 0.3, 1.0)}
+_EXTRAS_OF_REPLAY: _Axes = {"lr": _TOP_RATES, "updates": (2, 3, 4), **_AVERAGED}
+_STEPS: _Axes = {"inner_steps": (1, 2), "outer_steps": (1, 2)}
+BEYOND_AXES: dict[str, _Axes] = {  # with the extras of `scale-plus`, at most four times the cost of SCALE
+    "scale": {"inner_lr": _TOP_RATES, **_STEPS, "replay": (32, 55), **_AVERAGED},
+    "er": {**_EXTRAS_OF_REPLAY, "replay": (32, 64), "ce": ("added", "together")},
+    "derpp": {  # two draws
+        **_EXTRAS_OF_REPLAY,
+        "replay": (16, 30),
+        **_ONE_FORWARD,
+        "logits_from": ("step", "task-end"),
+    },
+    "joint": {
+        "lr": _TOP_RATES,
+        "epochs": (3, 5, 10),
+        "weight_average": (0.99, 0.995, 0.999),
+        "consistency": (0.0, 0.1),
+    },
 }
 SEARCH_STREAMS = ("pmnist", "scifar100")
 IMAGES_SEARCHED_ON = "scifar100"  # for all streams of colour images; another stream is searched on its own tasks
@@ -276,7 +291,7 @@ EXPERIMENTS = {
         orders=(3, 4, 5),
     ),
     "beyond-search": Experiment(
-        "a grid of equal size for ER and DER++ with the extras of `scale-plus`, on the tasks reserved for search",
+        "a grid of equal size for each learner with the extras of `scale-plus`, on the tasks reserved for search",
         streams=SEARCH_STREAMS,
         learners=tuple(BEYOND_AXES),
         grids={learner: drawn(axes) for learner, axes in BEYOND_AXES.items()},
@@ -286,13 +301,10 @@ EXPERIMENTS = {
         part="search",
     ),
     "beyond": Experiment(
-        "`scale-plus`, with and without adversary and generator, beside ER and DER++ with the same extras",
+        "`scale-plus`, with and without adversary and generator, beside others with the same extras and a search",
         streams=PAPER_STREAMS,
         learners=("scale-plus", *BEYOND_AXES),
-        grids={
-            "scale-plus": ({}, {"adversary": False, "generator": False}),
-            **dict.fromkeys(BEYOND_AXES, ({},)),
-        },
+        grids=dict.fromkeys(BEYOND_AXES, ({},)) | {"scale-plus": ({}, {"adversary": False, "generator": False})},
         everywhere=_EXTRAS,
         on_images=_EXTRAS_ON_IMAGES,
         searched="beyond-search",

@@ -176,7 +176,7 @@ def _leads(first: Row, others: list[Row]) -> dict[str, list[str]]:
 
 def _methods(kind: str, stream: str, rows: list[tuple[str, Row]], first: str) -> str:
     """A table of methods with their costs, sorted by accuracy; `first` is compared with all that are no bounds."""
-    competing = [row for _, row in rows if row["learner"] != BOUND]
+    competing = [row for _, row in rows if row["settings"]["name"] != BOUND]
     reference = next(row for row in competing if row["learner"] == first)
     leads = _leads(reference, [row for row in competing if row is not reference])
     body = []

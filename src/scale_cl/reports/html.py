@@ -150,8 +150,7 @@ class Mark:
 class Stroke:
     """The geometry of a series."""
 
-    label: str
-    colour: int
+    series: Series
     dash: str
     line: str  # path data; empty for single points
     band: str  # path data; empty without deviations
@@ -284,15 +283,14 @@ def _stroke(
         point = series.points[0]
         y = y_at(point.y)
         mark = Mark(ends[1] - 4, y, None, point.hover)
-        return Stroke(series.label, series.colour, dash, f"M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}", "", (mark,))
+        return Stroke(series, dash, f"M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}", "", (mark,))
     places = [(x_at(p.x), y_at(p.y)) for p in series.points]
     lines = chart.kind != "points"
     bars = [None if p.deviation is None else (y_at(p.y - p.deviation), y_at(p.y + p.deviation)) for p in series.points]
     edges = [(x, *bar) for (x, _), bar in zip(places, bars, strict=True) if bar is not None]
     band = [(x, high) for x, _, high in edges] + [(x, low) for x, low, _ in reversed(edges)]
     return Stroke(
-        label=series.label,
-        colour=series.colour,
+        series,
         dash=dash,
         line=_path(places) if lines and len(places) > 1 else "",
         band=_path(band) + "Z" if lines and len(edges) > 1 else "",

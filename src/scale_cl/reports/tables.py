@@ -143,7 +143,7 @@ def memory_table(section: Section, measure: str) -> Table | None:
         rows = [by_size.get(size) for by_size in found.values()]
         cells = [gap("no result") if row is None else measure_cell(row, measure) for row in rows]
         columns.append(mark_best(cells, highest=measure == "acc", competing=[True] * len(cells)))
-    names = [TableCell(printable(learner)) for learner in found]
+    names = [TableCell(printable(shown(learner))) for learner in found]
     bodies = tuple(zip(names, *columns, strict=True))
     headings = (LEARNER, *(Column(f"{size} slots", f"{size} samples kept of each task") for size in sizes))
     note = "Memory slots per task; best in bold."

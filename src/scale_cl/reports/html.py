@@ -251,11 +251,11 @@ def draw_heatmap(heatmap: Heatmap) -> Squares:
     return Squares(heatmap, size, cell, left, tuple(squares), marks)
 
 
-def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
-    """About `wanted` round values that span `low` to `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """About six round values that span `low` to `high`."""
     if high - low < 1e-9:
         low, high = low - 1.0, high + 1.0
-    rough = (high - low) / (wanted - 1)
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from scale_cl import files
 from scale_cl.experiments.definitions import JOINT_TRAINING, OURS
-from scale_cl.reports.seed_statistics import PairedTest, holm, paired, summarise
+from scale_cl.reports.seed_statistics import PairedTest, paired, summarise
 from scale_cl.reports.table import (
     LEARNER,
     UNDEFINED,
@@ -27,7 +27,7 @@ from scale_cl.reports.table import (
     mean_cell,
     number,
 )
-from scale_cl.reports.tables import paired_cells, paired_columns
+from scale_cl.reports.tables import paired_columns, paired_rows
 from scale_cl.results import SeedResult
 
 _MEASURES = ("acc", "fm", "la")
@@ -166,15 +166,9 @@ def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
     others = [row for row in rows if row is not ours and row.learner not in JOINT_TRAINING]
     if ours is None or not others:
         return None
-    tests = {m: [paired(ours.values(m), row.values(m)) for row in others] for m in ("acc", "fm")}
-    corrected = {m: holm([test.t if test else None for test in found]) for m, found in tests.items()}
-    bodies = []
-    for at, row in enumerate(others):
-        shared = len(ours.lanes.keys() & row.lanes.keys())
-        cells = [TableCell(row.learner), TableCell(str(shared), shared)]
-        for measure in ("acc", "fm"):
-            cells += paired_cells(tests[measure][at], corrected[measure][at])
-        bodies.append(tuple(cells))
+    shared = [len(ours.lanes.keys() & row.lanes.keys()) for row in others]
+    leads = [(TableCell(row.learner), TableCell(str(n), n)) for row, n in zip(others, shared, strict=True)]
+    bodies = paired_rows(leads, [[paired(ours.values(m), row.values(m)) for row in others] for m in ("acc", "fm")])
     columns = (Column(f"{ours.learner} against", numeric=False), Column("Lanes", "that both have"), *paired_columns())
     note = f"Paired by class order and seed; differences: {ours.learner} minus the other. Holm's correction over rows."
     return Table("tests", "Paired tests", columns, tuple(bodies), note)

@@ -67,9 +67,11 @@ def paper_table(section: Section) -> Table | None:
         return None
     bodies = []
     for name, target in paper.MAIN[section.stream].items():
-        presets = {}, paper.printed_settings(name, section.stream)
-        rows = [row for row in section.rows if row.learner == name and row.differences in presets]
-        bodies += [(name_cell(row, row.label if row else name), *beside(row, target)) for row in rows or [None]]
+        printed = paper.printed_settings(name, section.stream)
+        rows = [row for row in section.rows if row.learner == name and row.differences in ({}, printed)]
+        bodies += [(name_cell(row), *beside(row, target)) for row in rows]
+        if not rows:
+            bodies.append((name_cell(None, name), *beside(None, target)))
     if all(cells[1].value is None for cells in bodies):
         return None
     note = (

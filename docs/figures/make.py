@@ -48,7 +48,7 @@ def command(name: str) -> str:
 
 
 def matrices(name: str) -> list[Matrix]:
-    """The accuracies of a run made now, two decimals, a matrix a seed."""
+    """The accuracies of a run made now, two decimals, a matrix per seed."""
     return figures_of(name)["matrices"]  # type: ignore[no-any-return]
 
 
@@ -113,7 +113,7 @@ def parts(data: Data) -> bytes:
 
 
 def memory(data: Data) -> bytes:
-    """ACC over the number of slots a task."""
+    """ACC over the number of slots per task."""
     from scale_cl.reports.charts import Chart, Point, Series
     from scale_cl.reports.plots import plot
 
@@ -126,7 +126,7 @@ def memory(data: Data) -> bytes:
             points.append(Point(size, statistics.fmean(values), statistics.stdev(values), ""))
         series.append(Series({"scale": "SCALE", "er": "ER"}[learner], tuple(points), colour, dash=colour))
     ticks = tuple((float(size), str(size)) for size in SIZES)
-    return plot(Chart("memory", "", "memory slots a task", "ACC, %", tuple(series), log_x=True, x_ticks=ticks))["svg"]
+    return plot(Chart("memory", "", "memory slots per task", "ACC, %", tuple(series), log_x=True, x_ticks=ticks))["svg"]
 
 
 def anytime(data: Data) -> bytes:

@@ -38,11 +38,11 @@ def scheme() -> bytes:
             axes.text(x, y, text, ha=align, va="center", color=colour, fontsize=8, linespacing=1.4)
 
         box(10, 47, "batch\nof task k", _GREY)
-        box(10, 27, "memory\n50 a task", _GREY)
+        box(10, 27, "memory\n50 per task", _GREY)
         box(33, 38, "trunk g", _BLUE)
         box(60, 38, "FiLM", _ORANGE, width=12)
         box(88, 38, "head\nof the task", _BLUE)
-        box(60, 55, "parameter generator P\nan embedding a task", _ORANGE, width=28)
+        box(60, 55, "parameter generator P\nan embedding per task", _ORANGE, width=28)
         box(46.5, 16, "discriminator D\nwhich task?", _PINK, width=20)
         arrow((19.3, 45.5), (23.8, 41))
         arrow((19.3, 29), (23.8, 35))

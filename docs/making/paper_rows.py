@@ -20,7 +20,7 @@ STREAMS = {
     "scifar10": "Split CIFAR-10",
     "sminiimagenet": "Split mini-ImageNet",
 }
-OTHER_IMAGES = "norm/scifar100-off-compressed"  # the settings are the paper's, the images are not
+OTHER_IMAGES = "compressed/scifar100-off"  # the settings are the paper's, the images are not
 
 
 @dataclass(frozen=True)

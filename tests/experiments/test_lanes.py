@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from scale_cl import results, training
+from scale_cl import __version__, results, training
 from scale_cl.experiments.definitions import Case, chosen
 from scale_cl.experiments.engine import execute_plan
 from scale_cl.experiments.local import LANES, LocalEngine, lane_groups
 from scale_cl.experiments.planning import ExperimentPlan, PlannedRun, Request, plan, total_seconds
+from scale_cl.experiments.ray_engine import work
 from scale_cl.experiments.result_index import scan
-from scale_cl.experiments.run_worker import as_message, carry_out_together, is_done
+from scale_cl.experiments.run_worker import as_message, is_done
 from scale_cl.experiments.search import winners
 from scale_cl.training.config import resolve
 from tests.experiments.processes import children, waited_for
@@ -100,8 +101,8 @@ def test_every_run_of_a_search_ends_as_it_does_alone(tmp_path: Path, monkeypatch
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / "alone")
     for run in searched.runs:
-        (error,) = carry_out_together([as_message(run, None)])
-        errors.append(None if error is None else str(error))
+        on_a_cluster = as_message(run, None) | {"version": __version__}
+        errors.append(work(on_a_cluster, None, "")["error"])
     winners(searched.cells, scan(Path("o")), Path("o"))
     monkeypatch.chdir(tmp_path / "together")
     engine = LocalEngine(gpus=("0",))

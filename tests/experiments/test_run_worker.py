@@ -68,11 +68,10 @@ def test_a_run_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_use_is_waited_for_and_then_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_worker, "_PATIENCE", 0.3)
+def test_a_folder_in_use_is_waited_for_and_then_an_error(tmp_path: Path) -> None:
     run = planned(tmp_path, config())
     with files.lock(run.folder / ".lock"), pytest.raises(OutputInUseError, match="in use by process"):
-        carry_out(as_message(run, None))
+        carry_out(as_message(run, None), patience=0.3)
 
 
 def crash_at(step: int) -> Callable[[Event], None]:

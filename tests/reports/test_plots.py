@@ -11,6 +11,7 @@ from scale_cl.reports.charts import Chart, Point, Series
 
 NAMES = ["finetune", "gem", "mer", "mir", "er", "der", "derpp", "scale", "scale-ema", "joint"]
 LONG = "ctn stored_in_training=true reuse_batch=true"
+WIDE = [f"{name} memory={size}" for name in ("mer", "mir", "ctn", "scale") for size in (100, 150, 200)]
 VERY_LONG = "own-method a_setting_with_a_very_long_name_indeed=0.000125 and_another_one=true"
 
 
@@ -30,7 +31,7 @@ def test_a_legend_has_few_rows_and_whole_words(labels: list[str], columns: int, 
     assert [text.split() for text in wrapped] == [text.split() for text in labels]
 
 
-@pytest.mark.parametrize("labels", [NAMES[:8], [*NAMES, LONG], [*NAMES[:2], VERY_LONG]])
+@pytest.mark.parametrize("labels", [NAMES[:8], [*NAMES, LONG], [*NAMES[:2], VERY_LONG], WIDE])
 def test_it_lies_inside_the_picture(labels: list[str]) -> None:
     shown = chart(labels)
     wrapped, columns, rows = plots._legend(shown)

@@ -10,6 +10,7 @@ import pytest
 
 from scale_cl.reports import Section, collect, sections
 from scale_cl.reports.collection import distinct, slug
+from scale_cl.reports.paper import printed_settings
 from scale_cl.reports.sections import lane, our_row
 from scale_cl.reports.seed_statistics import paired
 from scale_cl.reports.table import seeds_cell
@@ -116,12 +117,16 @@ def test_a_label_of_a_learner_that_is_not_in_the_paper_says_what_varies(tmp_path
 
 @pytest.mark.parametrize("learner", ["gem", "mer", "mir", "er", "ctn", "scale"])
 @pytest.mark.parametrize("stream", ["pmnist", "scifar10", "scifar100", "sminiimagenet", "digits"])
-def test_the_settings_that_learners_start_with_are_the_papers(tmp_path: Path, learner: str, stream: str) -> None:
-    settings: dict[str, Any] = resolve(stream=stream, learner=learner).as_dict()["learner"]
-    del settings["name"]
-    run_result(learner, stream, **settings).write(tmp_path)
-    (section,) = sections_of(tmp_path)
-    assert section.rows[0].differences == {}
+def test_the_usual_settings_are_the_default_ones_and_the_preset_paper_is_known(
+    tmp_path: Path, learner: str, stream: str
+) -> None:
+    for preset, differences in (("ours", {}), ("paper", printed_settings(learner, stream))):
+        settings: dict[str, Any] = resolve(stream=stream, learner=learner, preset=preset).as_dict()["learner"]
+        del settings["name"]
+        run_result(learner, stream, **settings).write(tmp_path / preset)
+        (section,) = sections(collect(tmp_path / preset))
+        if stream != "digits" or preset == "ours":
+            assert section.rows[0].differences == differences
 
 
 @pytest.mark.parametrize(("stream", "label"), [("pmnist", "scale"), ("scifar100", "scale norm_on_memory=false")])

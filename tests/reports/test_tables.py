@@ -86,7 +86,15 @@ def test_learners_of_the_paper_that_were_not_run_are_gaps(tmp_path: Path) -> Non
 def test_other_settings_are_not_compared_with_the_paper(tmp_path: Path) -> None:
     run_result(stream="pmnist", tasks=20, weight_average=0.9).write(tmp_path)
     assert texts(table(tmp_path, "results", "pmnist"))[0][0] == "scale weight_average=0.9"
-    assert texts(table(tmp_path, "paper", "pmnist"))[-1][:3] == ["scale", "–", "–"]
+    assert {t.key for t in tables(section(tmp_path, "pmnist"))} == {"results", "times"}
+
+
+def test_the_preset_paper_is_compared_with_the_paper_beside_the_default_settings(tmp_path: Path) -> None:
+    run_result(stream="pmnist", tasks=20, memory_policy="ring").write(tmp_path / "paper")
+    assert texts(table(tmp_path, "paper", "pmnist"))[-1][:2] == ["scale memory_policy=ring", "3"]
+    run_result(stream="pmnist", tasks=20).write(tmp_path / "ours")
+    rows = texts(table(tmp_path, "paper", "pmnist"))
+    assert [row[0] for row in rows[-3:]] == ["ctn", "scale", "scale memory_policy=ring"]
 
 
 def test_a_shorter_stream_is_not_compared_with_the_paper(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_a_shorter_stream_is_not_compared_with_the_paper(tmp_path: Path) -> None
 
 
 def test_the_order_of_classes_is_said_where_it_matters(tmp_path: Path) -> None:
-    run_result(stream="scifar10", tasks=5).write(tmp_path / "a")
+    run_result(stream="scifar10", tasks=5, norm_on_memory=True).write(tmp_path / "a")
     run_result(stream="pmnist", tasks=20).write(tmp_path / "b")
     assert "does not settle the order of the classes; here it is default" in table(tmp_path, "paper", "scifar10").note
     assert "order" not in table(tmp_path, "paper", "pmnist").note

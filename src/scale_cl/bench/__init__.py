@@ -1,1 +1,1 @@
-"""Benchmarks: how fast a learner is against the floor that its network sets, and how its state grows with tasks."""
+"""Benchmarks: how fast a learner is against the floor that its network sets, how its state grows, and what it costs."""

@@ -48,7 +48,7 @@ def demo(
         "Percent, mean ± deviation over the seeds.\n"
         "\nNext:\n"
         "  scale-cl list learners                 the methods there are\n"
-        "  scale-cl run --learner scale-plus      the one we recommend, with the result on disk\n"
+        "  scale-cl run --learner scale-plus      the one we recommend; keeps its result\n"
         "  scale-cl run --stream folder:PATH      images of your own, a folder per task\n"
         "  scale-cl show scale --stream digits    every setting and its meaning\n"
         "  scale-cl data list                     benchmarks to download"

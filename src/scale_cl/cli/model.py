@@ -87,14 +87,14 @@ def predict(
     """
     from scale_cl import files
     from scale_cl.errors import OutputInUseError
-    from scale_cl.estimator.saved_model import predictions
+    from scale_cl.estimator.saved_model import predict as predict_images
     from scale_cl.plugins import name_references
 
     name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
     if out is not None:
         _check_free(out, force=force)
     with _progress(quiet=quiet) as progress:
-        said = list(predictions(source, images, task=task, seed=seed, progress=progress))
+        said = predict_images(source, images, task=task, seed=seed, progress=progress)
     as_json = out is not None and out.suffix.lower() in _JSON_SUFFIXES
     text = (_as_json_lines if as_json else _as_csv)(said, probabilities=probabilities)
     if out is None and sys.stdout.isatty():

@@ -291,7 +291,7 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
 
 def _write_tables(name: str, lines: list[TableLine], sizes: list[Size | None], out: Path) -> None:
     """Write the tables of a comparison: what each method reached, its size or its cost, and paired tests."""
-    from scale_cl.reports.matched import MatchedRow, write_matched
+    from scale_cl.bench.matched import MatchedRow, write_matched
 
     rows: dict[str, list[MatchedRow]] = {}
     for line, size in zip(lines, sizes or [None] * len(lines), strict=True):

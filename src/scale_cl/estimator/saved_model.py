@@ -100,18 +100,6 @@ def predict(
         seed: which model of a run with several seeds.
         progress: called while images are predicted.
     """
-    return list(predictions(model, images, task=task, seed=seed, progress=progress))
-
-
-def predictions(
-    model: Place | ContinualClassifier,
-    images: Place | Sequence[Place],
-    *,
-    task: str | None = None,
-    seed: int | None = None,
-    progress: Progress | None = None,
-) -> Iterator[Prediction]:
-    """As `predict`, one after another as they are made; bad arguments are refused before the first."""
     loaded = _loaded(model, seed)
     sources = [images] if isinstance(images, str | os.PathLike) else images
     listed = [image for source in sources for image in images_in(Path(source))]
@@ -120,7 +108,7 @@ def predictions(
     if task is not None:
         listed = [(path, task) for path, _ in listed]
     _check_tasks(loaded, {name for _, name in listed})
-    return _predicted(loaded, listed, progress)
+    return list(_predicted(loaded, listed, progress))
 
 
 def evaluate(

@@ -24,7 +24,7 @@ from scale_cl.experiments.engine import Listener, Outcome
 from scale_cl.experiments.local import clear, reason_of
 from scale_cl.experiments.planning import PlannedRun
 from scale_cl.experiments.ray_cluster import Cluster, Share, imported_ray
-from scale_cl.experiments.run_worker import Pace, as_message, carry_out, is_done
+from scale_cl.experiments.run_worker import Pace, as_message, carry_out_together, is_done
 
 RETRIES = 3
 GPU_SHARE = 1.0  # per run: processes that share a GPU take turns
@@ -221,13 +221,14 @@ def work(message: dict[str, Any], board: Any, attempt: str) -> dict[str, Any]:
         with contextlib.suppress(Exception):  # a lost board must not stop the run
             board.tell.remote(attempt, fraction)
 
+    failure: Exception | None
     try:
-        carry_out(message, Pace(tell), patience=_LOCK_PATIENCE)
-    except Exception as failure:
+        (failure,) = carry_out_together([message], Pace(tell), patience=_LOCK_PATIENCE)
+    except Exception as error:
         traceback.print_exc()  # to Ray's log of this worker
-        answer |= {"error": reason_of(failure)}
+        failure = error
     clear()
-    return answer
+    return answer if failure is None else answer | {"error": reason_of(failure)}
 
 
 def new_board(ray: Any) -> Any:

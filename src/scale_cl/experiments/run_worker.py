@@ -20,7 +20,7 @@ from scale_cl.training.config import Config
 from scale_cl.training.events import Started, Stepped
 from scale_cl.training.run_directory import RunDirectory, RunRequest
 
-_PATIENCE = 10.0  # seconds that the folder may stay locked by a process that was killed
+_PATIENCE = 10.0  # seconds that a folder may stay locked by a process that was killed
 
 
 def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
@@ -39,18 +39,18 @@ def as_message(run: PlannedRun, root: Path | None) -> dict[str, Any]:
     }
 
 
-def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, patience: float | None = None) -> None:
+def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, patience: float = _PATIENCE) -> None:
     """Do the run of a message; when this returns, its folder holds a valid result.
 
     A run that was killed continues from its checkpoints, unless its time counts: that starts again. For `patience`
-    seconds, 10 by default, the folder may be locked by a process that is being ended.
+    seconds the folder may be locked by a process that is being ended.
     """
     run = _planned(message)
     on_trained = None
     if run.features:
         (_,) = run.config.seeds  # a folder holds the features of one seed
         on_trained = partial(keep_features, run.folder)
-    with RunDirectory(run.folder).claimed(force=True, patience=_PATIENCE if patience is None else patience) as folder:
+    with RunDirectory(run.folder).claimed(force=True, patience=patience) as folder:
         if not is_done(run):
             training.run(
                 run.config,
@@ -65,17 +65,19 @@ def carry_out(message: dict[str, Any], on_event: Listener | None = None, *, pati
             )
 
 
-def carry_out_together(messages: list[dict[str, Any]], on_event: Listener | None = None) -> list[ScaleClError | None]:
+def carry_out_together(
+    messages: list[dict[str, Any]], on_event: Listener | None = None, *, patience: float = _PATIENCE
+) -> list[ScaleClError | None]:
     """Do the runs of messages side by side; the error of each, or None: its folder holds a valid result.
 
     An error that is no ScaleClError is raised.
     """
     errors: list[ScaleClError | None] = [None]
     if len(messages) > 1:
-        errors = _side_by_side(messages, on_event)
+        errors = _side_by_side(messages, on_event, patience)
     else:
         try:
-            carry_out(messages[0], on_event)
+            carry_out(messages[0], on_event, patience=patience)
         except ScaleClError as error:
             errors = [error]
     for message, failure in zip(messages, errors, strict=True):
@@ -85,14 +87,16 @@ def carry_out_together(messages: list[dict[str, Any]], on_event: Listener | None
     return errors
 
 
-def _side_by_side(messages: list[dict[str, Any]], on_event: Listener | None) -> list[ScaleClError | None]:
+def _side_by_side(
+    messages: list[dict[str, Any]], on_event: Listener | None, patience: float
+) -> list[ScaleClError | None]:
     errors: list[ScaleClError | None] = [None] * len(messages)
     asked: dict[int, tuple[RunDirectory, RunRequest]] = {}
     with contextlib.ExitStack() as claims:
         for number, message in enumerate(messages):
             run = _planned(message)
             try:
-                folder = claims.enter_context(RunDirectory(run.folder).claimed(force=True, patience=_PATIENCE))
+                folder = claims.enter_context(RunDirectory(run.folder).claimed(force=True, patience=patience))
             except OutputInUseError as error:
                 errors[number] = error
                 continue

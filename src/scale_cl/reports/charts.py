@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from scale_cl import metrics
+from scale_cl.errors import printable
 from scale_cl.experiments.definitions import JOINT_TRAINING
+from scale_cl.plugins import shown
 from scale_cl.reports import paper
 from scale_cl.reports.sections import ResultRow, Section, main_rows, memory_rows, sensitivity_rows
 from scale_cl.reports.seed_statistics import Summary, summarise
@@ -41,6 +43,11 @@ class Series:
     colour: int
     dash: int = 0
     level: bool = False
+
+    @property
+    def marker(self) -> int:
+        """The number of its marker: equal to the colour, and another one for each further series of that colour."""
+        return (self.colour + 3 * self.dash) % COLOURS
 
 
 @dataclass(frozen=True)
@@ -193,11 +200,11 @@ def accuracy_against_memory(section: Section) -> Chart | None:
     """ACC over memory slots per task, for learners run with several sizes; joint training as a level."""
     found = memory_rows(section)
     drawn: list[tuple[ResultRow, tuple[Point, ...], bool]] = []
-    for rows in found.values():
-        base = min(rows.values(), key=lambda row: len(row.differences))
+    for learner, rows in found.items():
+        label = printable(shown(learner))
         summaries = [(size, row.summary("acc")) for size, row in rows.items()]
-        points = tuple(_point(size, s, f"{base.learner}, {size} slots") for size, s in summaries if s)
-        drawn.append((base, points, False))
+        points = tuple(_point(size, s, f"{label}, {size} slots") for size, s in summaries if s)
+        drawn.append((replace(next(iter(rows.values())), label=label), points, False))
     joint = next(filter(None, map(section.find, JOINT_TRAINING)), None)
     sizes = sorted({size for rows in found.values() for size in rows})
     bound = joint.summary("acc") if joint else None

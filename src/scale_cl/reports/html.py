@@ -150,8 +150,7 @@ class Mark:
 class Stroke:
     """The geometry of a series."""
 
-    label: str
-    colour: int
+    series: Series
     dash: str
     line: str  # path data; empty for single points
     band: str  # path data; empty without deviations
@@ -252,11 +251,11 @@ def draw_heatmap(heatmap: Heatmap) -> Squares:
     return Squares(heatmap, size, cell, left, tuple(squares), marks)
 
 
-def ticks(low: float, high: float, wanted: int = 6) -> list[float]:
-    """About `wanted` round values that span `low` to `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """About six round values that span `low` to `high`."""
     if high - low < 1e-9:
         low, high = low - 1.0, high + 1.0
-    rough = (high - low) / (wanted - 1)
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -284,15 +283,14 @@ def _stroke(
         point = series.points[0]
         y = y_at(point.y)
         mark = Mark(ends[1] - 4, y, None, point.hover)
-        return Stroke(series.label, series.colour, dash, f"M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}", "", (mark,))
+        return Stroke(series, dash, f"M{ends[0]:.1f} {y:.1f}H{ends[1]:.1f}", "", (mark,))
     places = [(x_at(p.x), y_at(p.y)) for p in series.points]
     lines = chart.kind != "points"
     bars = [None if p.deviation is None else (y_at(p.y - p.deviation), y_at(p.y + p.deviation)) for p in series.points]
     edges = [(x, *bar) for (x, _), bar in zip(places, bars, strict=True) if bar is not None]
     band = [(x, high) for x, _, high in edges] + [(x, low) for x, low, _ in reversed(edges)]
     return Stroke(
-        label=series.label,
-        colour=series.colour,
+        series,
         dash=dash,
         line=_path(places) if lines and len(places) > 1 else "",
         band=_path(band) + "Z" if lines and len(edges) > 1 else "",

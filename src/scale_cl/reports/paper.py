@@ -1,4 +1,4 @@
-"""The paper's numbers as data: main table, ablations, sensitivity, times, and the settings behind them.
+"""The paper's numbers as data: main table, ablations, sensitivity and times; and the settings that rows are named by.
 
 SCALE, ECML PKDD 2022 (arXiv 2209.01558), paper and supplement; mean and deviation of five seeds, in percent. The order
 and the colours of the learners in tables and figures stand here too; a learner that is not listed gets its own.
@@ -120,6 +120,7 @@ SECONDS: dict[str, dict[str, float]] = {
     "sminiimagenet": {"scale": 193.73, "ctn": 298.33, "er": 290.27, "mir": 254.20, "mer": 261.17, "gem": 540.46},
 }
 
+# What runs of the paper's learners have by default (the preset `ours`), and what the preset `paper` changes in that.
 _EVERYWHERE: dict[str, object] = {
     "backbone": "auto",
     "memory_budget": "task",
@@ -153,11 +154,16 @@ _RATES: dict[str, dict[str, dict[str, object]]] = {  # by learner and stream (""
     },
 }
 
+_AS_PRINTED: dict[str, dict[str, object]] = {
+    "scale": {"memory_policy": "ring", "norm_on_memory": False},
+    "ctn": {"reuse_batch": True, "stored_in_training": True},
+}
+
 LEARNERS = tuple(_SETTINGS)
 
 
-def settings(learner: str, stream: str) -> dict[str, object]:
-    """The paper's settings of a learner; on other streams, without the settings that depend on the stream."""
+def usual_settings(learner: str, stream: str) -> dict[str, object]:
+    """A learner's default settings; on streams that are not the paper's, without those that depend on the stream."""
     if learner not in _SETTINGS:
         return {"memory": MEMORY}
     by_stream = _RATES.get(learner, {})
@@ -165,6 +171,12 @@ def settings(learner: str, stream: str) -> dict[str, object]:
     return {"memory": MEMORY, **_EVERYWHERE, **_SETTINGS[learner], **rates}
 
 
+def printed_settings(learner: str, stream: str) -> dict[str, object]:
+    """What the preset `paper` has otherwise than `usual_settings`, on a stream of the paper."""
+    usual = usual_settings(learner, stream)
+    return {name: value for name, value in _AS_PRINTED.get(learner, {}).items() if usual.get(name) != value}
+
+
 def depends_on_stream(learner: str) -> set[str]:
-    """Settings of a learner for which the paper has a value on its own streams only."""
+    """Settings of a learner that are known on the paper's streams only."""
     return {field for rates in _RATES.get(learner, {}).values() for field in rates}

@@ -32,7 +32,7 @@ class ResultRow:
 
     label: str
     learner: str
-    differences: dict[str, Any]  # settings that differ from the paper's, or from the learner's other rows
+    differences: dict[str, Any]  # settings that differ from the default ones, or from the learner's other rows
     runs: tuple[Run, ...]
     seeds: tuple[SeedResult, ...]
     timed: tuple[tuple[Run, SeedResult], ...] = ()  # seeds that ran alone: their times count
@@ -268,7 +268,7 @@ def _labelled(pooled: list[Pool], stream: str) -> list[ResultRow]:
 
 def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner: str, stream: str) -> dict[str, Any]:
     """Settings that differ: from the usual value where there is one, else from the learner's other rows."""
-    reference = {**paper.settings(learner, stream), **_for_own_images(config, learner)}
+    reference = {**paper.usual_settings(learner, stream), **_for_own_images(config, learner)}
     found = {}
     for name, value in config_section(config, "learner").items():
         if name == "name":
@@ -359,6 +359,6 @@ def sensitivity_rows(section: Section) -> dict[tuple[float, float], ResultRow]:
 
 
 def our_row(section: Section) -> ResultRow | None:
-    """SCALE with the paper's settings, or else its only row."""
+    """SCALE with its default settings, or else its only row."""
     rows = [row for row in main_rows(section) if row.learner == paper.METHOD]
     return section.find(paper.METHOD) or (rows[0] if len(rows) == 1 else None)

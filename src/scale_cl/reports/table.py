@@ -79,7 +79,7 @@ LEARNER = Column("Learner", numeric=False)
 def name_cell(row: ResultRow | None, name: str = "") -> TableCell:
     """The name of a row, linked to its provenance; a gap if the row was not run."""
     if row is None:
-        return TableCell(name, tone="gap", hover="no result with the paper's settings")
+        return TableCell(name, tone="gap", hover="no result with these settings")
     return TableCell(name or row.label, hover="provenance of these numbers", source=row.anchor)
 
 

@@ -143,7 +143,7 @@ def memory_table(section: Section, measure: str) -> Table | None:
         rows = [by_size.get(size) for by_size in found.values()]
         cells = [gap("no result") if row is None else measure_cell(row, measure) for row in rows]
         columns.append(mark_best(cells, highest=measure == "acc", competing=[True] * len(cells)))
-    names = [TableCell(printable(learner)) for learner in found]
+    names = [TableCell(printable(shown(learner))) for learner in found]
     bodies = tuple(zip(names, *columns, strict=True))
     headings = (LEARNER, *(Column(f"{size} slots", f"{size} samples kept of each task") for size in sizes))
     note = "Memory slots per task; best in bold."
@@ -208,21 +208,18 @@ def tests_table(section: Section) -> Table | None:
     others = [row for row in main_rows(section) if row is not ours]
     if ours is None or not others:
         return None
-    tests = {measure: [_paired(ours, row, measure) for row in others] for measure in _MEASURES}
-    corrected = {measure: holm([test.t if test else None for test in tests[measure]]) for measure in _MEASURES}
-    bodies = []
-    for at, row in enumerate(others):
-        shared = max(len(test.difference.values) if test else 0 for test in (tests[m][at] for m in _MEASURES))
-        cells = [name_cell(row), TableCell(str(shared), shared)]
-        for measure in _MEASURES:
-            cells += paired_cells(tests[measure][at], corrected[measure][at], row.anchor)
-        bodies.append(tuple(cells))
+    tests = [[_paired(ours, row, measure) for row in others] for measure in _MEASURES]
+    leads = []
+    for row, *found in zip(others, *tests, strict=True):
+        shared = max(len(test.difference.values) if test else 0 for test in found)
+        leads.append((name_cell(row), TableCell(str(shared), shared)))
+    bodies = paired_rows(leads, tests)
     names = Column(f"{ours.label} against", numeric=False), Column("Seeds", "seeds that both learners have")
     return Table("tests", "Paired tests", (*names, *paired_columns()), tuple(bodies), _test_note(bodies))
 
 
 def paired_columns() -> list[Column]:
-    """The headings over `paired_cells` of ACC, then of FM."""
+    """The headings over the cells of `paired_rows` for ACC, then for FM."""
     columns = []
     for name in ("ACC", "FM"):
         columns += [
@@ -241,7 +238,18 @@ def _paired(ours: ResultRow, other: ResultRow, measure: str) -> PairedTest | Non
     return paired(ours.by_lane(measure), {key: v for key, v in other.by_lane(measure).items() if key in same})
 
 
-def paired_cells(test: PairedTest | None, corrected: float | None, source: str = "") -> list[TableCell]:
+def paired_rows(
+    leads: Sequence[tuple[TableCell, ...]], tests: Sequence[Sequence[PairedTest | None]]
+) -> list[tuple[TableCell, ...]]:
+    """Rows that begin with these cells, and have the tests of each measure, corrected over the rows."""
+    rows = list(leads)
+    for found in tests:
+        each = zip(rows, found, holm([test.t if test else None for test in found]), strict=True)
+        rows = [(*row, *_paired_cells(test, p, row[0].source)) for row, test, p in each]
+    return rows
+
+
+def _paired_cells(test: PairedTest | None, corrected: float | None, source: str) -> list[TableCell]:
     """The difference and the p values of a test, uncorrected, corrected, and by ranks."""
     if test is None:
         return [gap("no seed in common, or not defined")] * 4

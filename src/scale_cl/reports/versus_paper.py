@@ -62,14 +62,21 @@ def beside(row: ResultRow | None, target: Target | None) -> tuple[TableCell, ...
 
 
 def paper_table(section: Section) -> Table | None:
-    """The main table compared with the paper's; a learner of the paper that was not run is a gap."""
+    """The main table compared with the paper's; a learner of the paper that was not run is a gap. None if none was."""
     if not section.is_the_papers:
         return None
-    targets = paper.MAIN[section.stream]
-    bodies = [(name_cell(section.find(name), name), *beside(section.find(name), targets[name])) for name in targets]
+    bodies = []
+    for name, target in paper.MAIN[section.stream].items():
+        printed = paper.printed_settings(name, section.stream)
+        rows = [row for row in section.rows if row.learner == name and row.differences in ({}, printed)]
+        bodies += [(name_cell(row), *beside(row, target)) for row in rows]
+        if not rows:
+            bodies.append((name_cell(None, name), *beside(None, target)))
+    if all(cells[1].value is None for cells in bodies):
+        return None
     note = (
-        "Within: the two means differ by at most the sum of their two deviations. "
-        "Runs with other settings than the paper's are not compared. The paper has five seeds"
+        "Within: the two means differ by at most the sum of their two deviations. Compared are runs with the default "
+        "settings or those of the preset paper. The paper has five seeds"
     )
     if section.stream in paper.SPLIT:
         order = section.variant.get("class_order", "default")

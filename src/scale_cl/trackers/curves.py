@@ -7,7 +7,6 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from scale_cl import metrics
 from scale_cl.metrics import Evaluation
@@ -111,13 +110,11 @@ class Curves:
 
     def _finish(self) -> None:
         """The result of every seed, and their mean."""
-        for seed in self._seeds:
-            self._backend.result(
-                seed, _named({n: value for n, value in self._final(seed).items() if value is not None})
-            )
+        finals = [self._final(seed) for seed in self._seeds]
+        for seed, final in zip(self._seeds, finals, strict=True):
+            self._backend.result(seed, _named({name: value for name, value in final.items() if value is not None}))
+        together = {measure: [final.get(measure) for final in finals] for measure in finals[0]}
         if len(self._seeds) > 1:
-            finals = [self._final(seed) for seed in self._seeds]
-            together = {measure: [final.get(measure) for final in finals] for measure in finals[0]}
             summary = {measure: metrics.mean_and_deviation(values) for measure, values in together.items()}
             means = {measure: mean for measure, (mean, _) in summary.items() if mean is not None}
             means |= {f"{name}_deviation": spread for name, (_, spread) in summary.items() if spread is not None}
@@ -126,17 +123,10 @@ class Curves:
             rows = zip(*self._matrices.values(), strict=True)
             means_of = [[metrics.mean(cell) for cell in zip(*row, strict=True)] for row in rows]
             self._backend.picture(None, matrix_png(means_of, title), self._tasks)
-        self._backend.document(self._document())
-
-    def _document(self) -> dict[str, Any]:
-        matrices, measures = [self._matrices[seed] for seed in self._seeds], self._final(self._seeds[0])
-        return {
-            "run": self._what,
-            "seeds": self._seeds,
-            **{measure: [self._final(seed).get(measure) for seed in self._seeds] for measure in measures},
-            "tasks": [self._names.get(task, str(task + 1)) for task in range(self._tasks)],
-            "matrix": matrices,
-        }
+        names = [self._names.get(task, str(task + 1)) for task in range(self._tasks)]
+        matrices = [self._matrices[seed] for seed in self._seeds]
+        content = {"run": self._what, "seeds": self._seeds, **together, "tasks": names, "matrix": matrices}
+        self._backend.document(content)
 
 
 def _measure(matrix: metrics.Matrix, name: str) -> float | None:

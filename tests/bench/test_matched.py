@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from scale_cl.bench import matched
 from scale_cl.bench.cost import Cost
-from scale_cl.reports import matched
-from scale_cl.reports.matched import MatchedRow, cost_table, write_matched
+from scale_cl.bench.matched import MatchedRow, cost_table, write_matched
 from scale_cl.results import SeedResult
 
 COST = Cost(60, 60, samples=2048, logits=1024, importances=0, networks=1024)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from scale_cl import files
+from scale_cl.bench.cost import Cost, Size
 from scale_cl.experiments.definitions import JOINT_TRAINING, OURS
-from scale_cl.reports.seed_statistics import PairedTest, holm, paired, summarise
+from scale_cl.reports.seed_statistics import PairedTest, paired, summarise
 from scale_cl.reports.table import (
     LEARNER,
     UNDEFINED,
@@ -27,7 +28,7 @@ from scale_cl.reports.table import (
     mean_cell,
     number,
 )
-from scale_cl.reports.tables import paired_cells, paired_columns
+from scale_cl.reports.tables import paired_columns, paired_rows
 from scale_cl.results import SeedResult
 
 _MEASURES = ("acc", "fm", "la")
@@ -48,51 +49,15 @@ _SIZES_NOTE = "Parameters: of all networks in the first task, and how many more 
 Lanes = Mapping[tuple[Any, int], SeedResult]
 
 
-class CostPerBatch(Protocol):
-    """What a method costs; see `scale_cl.bench.cost`."""
-
-    @property
-    def forward(self) -> float:
-        """Images per batch."""
-
-    @property
-    def backward(self) -> float:
-        """Images per batch whose gradient is taken."""
-
-    @property
-    def images(self) -> float:
-        """Forward + 2 x backward."""
-
-    @property
-    def bytes(self) -> int:
-        """All that is kept beside one network."""
-
-
-class ModelSize(Protocol):
-    """How large a method is; see `scale_cl.bench.cost`."""
-
-    @property
-    def parameters(self) -> int:
-        """Of all networks in the first task."""
-
-    @property
-    def growth(self) -> int:
-        """Parameters more with each further task, at most."""
-
-    @property
-    def bytes(self) -> int:
-        """All that is kept beside one network."""
-
-
 @dataclass(frozen=True)
 class MatchedRow:
     """One method: its finished lanes by class order and seed, what it costs or how large it is, and its settings."""
 
     learner: str
     lanes: Lanes
-    cost: CostPerBatch | None  # None: not known on this stream
+    cost: Cost | None  # None: not known on this stream
     settings: Mapping[str, object]
-    size: ModelSize | None = None  # given in place of the cost where methods are compared by their sizes
+    size: Size | None = None  # given in place of the cost where methods are compared by their sizes
 
     def values(self, measure: str) -> dict[Hashable, float]:
         """A measure by lane, where it is defined."""
@@ -146,14 +111,14 @@ def cost_table(rows: Sequence[MatchedRow]) -> Table:
     return Table("matched", "Results", columns, tuple(bodies), note)
 
 
-def _cost_cells(cost: CostPerBatch | None) -> list[TableCell]:
+def _cost_cells(cost: Cost | None) -> list[TableCell]:
     if cost is None:
         return [gap("not known on this stream")] * 4
     counts = [TableCell(number(value, 1), value) for value in (cost.forward, cost.backward, cost.images)]
     return [*counts, TableCell(number(cost.bytes / 1024, 0), cost.bytes)]
 
 
-def _size_cells(size: ModelSize | None) -> list[TableCell]:
+def _size_cells(size: Size | None) -> list[TableCell]:
     if size is None:
         return [gap("not known on this stream")] * 3
     counts = [TableCell(number(value, 0), value) for value in (size.parameters, size.growth)]
@@ -166,15 +131,9 @@ def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
     others = [row for row in rows if row is not ours and row.learner not in JOINT_TRAINING]
     if ours is None or not others:
         return None
-    tests = {m: [paired(ours.values(m), row.values(m)) for row in others] for m in ("acc", "fm")}
-    corrected = {m: holm([test.t if test else None for test in found]) for m, found in tests.items()}
-    bodies = []
-    for at, row in enumerate(others):
-        shared = len(ours.lanes.keys() & row.lanes.keys())
-        cells = [TableCell(row.learner), TableCell(str(shared), shared)]
-        for measure in ("acc", "fm"):
-            cells += paired_cells(tests[measure][at], corrected[measure][at])
-        bodies.append(tuple(cells))
+    shared = [len(ours.lanes.keys() & row.lanes.keys()) for row in others]
+    leads = [(TableCell(row.learner), TableCell(str(n), n)) for row, n in zip(others, shared, strict=True)]
+    bodies = paired_rows(leads, [[paired(ours.values(m), row.values(m)) for row in others] for m in ("acc", "fm")])
     columns = (Column(f"{ours.learner} against", numeric=False), Column("Lanes", "that both have"), *paired_columns())
     note = f"Paired by class order and seed; differences: {ours.learner} minus the other. Holm's correction over rows."
     return Table("tests", "Paired tests", columns, tuple(bodies), note)

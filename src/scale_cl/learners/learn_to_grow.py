@@ -152,6 +152,10 @@ class PathNet(ColumnNet):
         assert isinstance(found, Path)
         return found
 
+    def is_read(self, number: int) -> bool:
+        """Never as a whole: `is_shared` says it of each layer."""
+        return False
+
     def is_shared(self, task: int, layer: int) -> bool:
         """Whether another task uses this task's copy of a layer."""
         return any(self.path(k).owner(layer) == task for k in range(len(self.columns)) if k != task)

@@ -85,6 +85,13 @@ class Network:
             out: Outputs = functional_call(self.module, dict(weights), (self.module.inputs(x), task))
         return out
 
+    def in_evaluation(self, samples: Samples, theta: Weights | None = None) -> Outputs:
+        """Outputs of samples in evaluation mode: none depends on the others. By other weights, and with a graph."""
+        other = dict(theta.named) if theta is not None else {}
+        with self._evaluation():
+            out: Outputs = functional_call(self.module, other, (samples.x, samples.task))
+        return out
+
     @property
     def shares_features(self) -> bool:
         """Whether one forward serves several tasks, because it computes what they have in common once."""

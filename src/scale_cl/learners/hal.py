@@ -19,7 +19,6 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from scale_cl.engine import Batch, Engine, ReplayConfig, Samples, Weights
 from scale_cl.engine.weights import AheadWeights, clipped
@@ -153,16 +152,7 @@ class Hal(ReplayLearner):
         """Outputs whose distance on anchors is held."""
         if self.config.anchor_statistics == "batch":
             return self.network(e, theta, keep_statistics=True)
-        return self.outputs(e, theta)
-
-    def outputs(self, e: Samples, theta: Weights) -> Outputs:
-        """Outputs in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""
-        self.net.eval()
-        try:
-            out: Outputs = functional_call(self.net, dict(theta.named), (e.x, e.task))
-        finally:
-            self.net.train()
-        return out
+        return self.network.in_evaluation(e, theta)
 
     def drawn(self) -> tuple[Samples, Tensor]:
         """Anchors drawn without replacement, and which of them exist [n]."""
@@ -243,8 +233,8 @@ class Hal(ReplayLearner):
         """
         base, e = self.network.base, e.detach().requires_grad_()
         anchors = Samples(e, y, tasks, (len(y),))
-        now = self.outputs(anchors, base)
-        after = self.outputs(anchors, AheadWeights(base, dict(zip(base.named, theta_m, strict=True))))
+        now = self.network.in_evaluation(anchors, base)
+        after = self.network.in_evaluation(anchors, AheadWeights(base, dict(zip(base.named, theta_m, strict=True))))
         lost = F.cross_entropy(after.logits, y, reduction="sum") - F.cross_entropy(now.logits, y, reduction="sum")
         apart = (1 - F.cosine_similarity(now.features, mean)).sum()
         (down,) = torch.autograd.grad(self.config.attraction * apart - lost, e)

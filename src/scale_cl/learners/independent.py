@@ -221,10 +221,7 @@ class _OneTask(nn.Module):
 
     def __init__(self, columns: list[nn.Module], heads: Heads, task: int) -> None:
         super().__init__()
-        self.columns, classes = nn.ModuleList(columns), heads.classes[task]
-        self.head = nn.Linear(heads.width, classes, device="meta")
-        self.head.weight = nn.Parameter(heads.weight.data[task, :classes].detach().clone())
-        self.head.bias = nn.Parameter(heads.bias.data[task, :classes].detach().clone())
+        self.columns, self.head = nn.ModuleList(columns), heads.alone(task)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(features_of(list(self.columns), x, (), training=False)[-1])

@@ -212,16 +212,14 @@ class _OneTask(nn.Module):
 
     def __init__(self, net: PathNet, task: int) -> None:
         super().__init__()
-        path, classes = net.path(task), net.heads.classes[task]
+        path = net.path(task)
         self.layers, self.search = net.layers, (net, task) if path.is_open else None
         owners = [path.owner(layer) for layer in range(net.layers.count)]
         copies = [net.path(task if own is None else own).new[layer] for layer, own in enumerate(owners)]
         self.copies, self.adapters = nn.ModuleList(copies), path.adapters
         if path.is_open:
             self.columns = net.columns
-        self.head = nn.Linear(net.heads.width, classes, device="meta")
-        self.head.weight = nn.Parameter(net.heads.weight.data[task, :classes].detach().clone())
-        self.head.bias = nn.Parameter(net.heads.bias.data[task, :classes].detach().clone())
+        self.head = net.heads.alone(task)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x))

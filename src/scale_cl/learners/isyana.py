@@ -4,15 +4,16 @@ Mao, Weng, Pratama and Yee, "Continual Learning via Inter-Task Synaptic Mapping"
 follows the same principle as [NPC] and goes one step further using the concept of inter-task similarity. Such approach
 allows a node to be shared across related tasks". R_jc in [0, 1] says how much neuron j and the output of class c have
 in common: their mutual information as Gaussian variables, relative to their entropies. With s_c, how near class c is to
-the present task, `omega_j = exp(-sharing * mean over classes of R_jc s_c)`: a neuron of near classes is free to be
+the present task, `omega_j = exp(-sharing * mean over c of R_jc s_c)`: a neuron of near classes is free to be
 shared, one of far classes is held, by the penalty `sum of omega_j |w_j - w_j before the task|^2` and by its learning
 rate, `lr * exp(-omega_j - 0.1)`.
 
 Adapted to one pass: R is the mean over the batches of a task, as ten samples say little (the authors take the last
 batch of 128); s_c is the inverse of the distance between the mean features of class and task, relative to their lengths
-(the authors compare clusters in the latent space of an autoencoder that they train beside); its mean over classes
-replaces the sum, which would grow with the tasks until nothing is held; lr scales the authors' rates, which is 1 for
-them. A neuron is a unit of a linear layer or, beyond the authors' MLP, a channel of a convolution.
+(the authors' is that of a divergence between clusters in the latent space of an autoencoder that they train beside);
+its mean over classes of other tasks replaces the sum, which would grow with the tasks until nothing is held, and in
+which the authors count the task's own classes too, with s_c = 1; lr scales the authors' rates, which is 1 for them. A
+neuron is a unit of a linear layer or, beyond the authors' MLP, a channel of a convolution.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
 from scale_cl.engine.network import Hook, Layer, layers_of, watched
+from scale_cl.errors import ConfigError
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.settings import setting
@@ -121,7 +122,10 @@ class Isyana(Learner):
     def build(self, engine: Engine) -> None:
         """Declare the network, the weights as they were before the task, and the map of neurons and classes."""
         self.network = engine.network()
-        self.layers = layers_of(self.net)
+        trained = self.network.base.named
+        self.layers = [layer for layer in layers_of(self.net) if f"backbone.{layer.name}.weight" in trained]
+        if not self.layers:
+            raise ConfigError(f"{self.name} needs weights into units that are trained; the backbone's are frozen")
         self.held = engine.weights(self.incoming)
         self.before = engine.like("before", self.held, changes="task")
         neurons = sum(layer.width for layer in self.layers)
@@ -140,7 +144,9 @@ class Isyana(Learner):
         ce = cross_entropy(out.logits, samples.y)
         gradient = base.gradient(ce)
         with torch.no_grad():
-            hidden = torch.cat([found[layer.name] for layer in self.layers], 1) if self.layers else out.features[:, :0]
+            unseen = out.features  # what a layer computes whose weights are used without it, as in attention
+            each = [found.get(own.name, unseen.new_zeros(len(unseen), own.width)) for own in self.layers]
+            hidden = torch.cat(each, 1)
             kept = self.kept_map()
             logits = out.logits[:, : kept.running_count.shape[1]]
             kept.note(self.engine.task, relevance(hidden, logits), out.features.detach(), samples.y)

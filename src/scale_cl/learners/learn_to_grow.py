@@ -119,7 +119,8 @@ class Path(nn.Module):
     def new_share(self) -> Tensor:
         """The share of the parameters of new layers that alpha leads to, in [0, 1]."""
         sizes = [sum(p.numel() for p in layer.parameters()) for layer in self.new]
-        shares = [alpha.softmax(0)[NEW] * size / sum(sizes) for alpha, size in zip(self.alpha, sizes, strict=True)]
+        total = max(sum(sizes), 1)
+        shares = [alpha.softmax(0)[NEW] * size / total for alpha, size in zip(self.alpha, sizes, strict=True)]
         return torch.stack(shares).sum()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:

@@ -18,10 +18,11 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from scale_cl.engine import Batch, Engine, ReplayConfig, Samples, Weights
 from scale_cl.engine.weights import AheadWeights, clipped
+from scale_cl.learners.class_tables import ClassTables
 from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.nets import Outputs
@@ -53,8 +54,8 @@ class HalConfig(ReplayConfig):
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
 
-class Anchors(nn.Module):
-    """An anchor per class and task, and running means of the open task's classes; all grow with the tasks."""
+class Anchors(ClassTables):
+    """An anchor per class and task, and running means of the open task's classes."""
 
     x: Tensor  # [tasks, classes, *shape] prepared inputs
     exists: Tensor  # [tasks, classes] bool
@@ -65,24 +66,11 @@ class Anchors(nn.Module):
     def __init__(self, shape: tuple[int, ...], width: int) -> None:
         """No task yet."""
         super().__init__()
-        self.shape, self.width = shape, width
-        self.register_buffer("x", torch.zeros(0, 0, *shape))
-        self.register_buffer("exists", torch.zeros(0, 0, dtype=torch.bool))
-        self.register_buffer("running_features", torch.zeros(0, width))
-        self.register_buffer("running_image", torch.zeros(0, *shape))
-        self.register_buffer("running_count", torch.zeros(0))
-
-    def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
-        """Make room for the anchors of task number `task`."""
-        size = max(task + 1, len(self.exists)), max(classes, self.exists.shape[1])
-        if size != tuple(self.exists.shape):
-            old = tuple(slice(n) for n in self.exists.shape)
-            x, exists = self.x.new_zeros(*size, *self.shape), self.exists.new_zeros(size)
-            x[old], exists[old] = self.x, self.exists
-            self.x, self.exists = x, exists
-            self.running_features = self.running_features.new_zeros(size[1], self.width)
-            self.running_image = self.running_image.new_zeros(size[1], *self.shape)
-            self.running_count = self.running_count.new_zeros(size[1])
+        self.table("x", "tc", *shape)
+        self.table("exists", "tc", dtype=torch.bool)
+        self.table("running_features", "c", width)
+        self.table("running_image", "c", *shape)
+        self.table("running_count", "c")
 
     def begin(self) -> None:
         """Running means of the classes of a task begin."""
@@ -101,11 +89,6 @@ class Anchors(nn.Module):
         share = torch.where(self.running_count.unsqueeze(1) > 0, 1 - decay, 1.0) * (count > 0)
         self.running_features.lerp_(own @ features / count.clamp(min=1), share.to(features))
         self.running_count += count.squeeze(1)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
-        """Take over tensors of any number of tasks and classes."""
-        for name, own in list(self.named_buffers()):
-            setattr(self, name, state_dict[prefix + name].to(own.device, own.dtype, copy=True))
 
 
 class Hal(ReplayLearner):

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from scale_cl.engine import Batch, Engine, LearnerConfig
 from scale_cl.engine.network import Hook, Layer, layers_of, watched
 from scale_cl.errors import ConfigError
+from scale_cl.learners.class_tables import ClassTables
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.settings import setting
@@ -49,8 +50,8 @@ class IsyanaConfig(LearnerConfig):
     epochs: int = setting(1, "passes over a task's data; the authors make many, an online learner one", low=1)
 
 
-class SynapticMap(nn.Module):
-    """R of neurons and classes, and mean features of classes; all grow with the tasks."""
+class SynapticMap(ClassTables):
+    """R of neurons and classes, and mean features of classes."""
 
     running_relevance: Tensor  # [tasks, classes, neurons] R
     running_batches: Tensor  # [tasks] batches in R
@@ -60,20 +61,10 @@ class SynapticMap(nn.Module):
     def __init__(self, neurons: int, width: int) -> None:
         """No task yet."""
         super().__init__()
-        self.register_buffer("running_relevance", torch.zeros(0, 0, neurons))
-        self.register_buffer("running_batches", torch.zeros(0))
-        self.register_buffer("running_features", torch.zeros(0, 0, width))
-        self.register_buffer("running_count", torch.zeros(0, 0))
-
-    def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
-        """Make room for task number `task`."""
-        old = self.running_count.shape
-        size = max(task + 1, old[0]), max(classes, old[1])
-        if size != tuple(old):
-            for name, own in list(self.named_buffers()):
-                larger = own.new_zeros((*size[: min(own.dim(), 2)], *own.shape[2:]))
-                larger[tuple(slice(n) for n in own.shape)] = own
-                setattr(self, name, larger)
+        self.table("running_relevance", "tc", neurons)
+        self.table("running_batches", "t")
+        self.table("running_features", "tc", width)
+        self.table("running_count", "tc")
 
     def note(self, task: Tensor, relevance: Tensor, features: Tensor, y: Tensor) -> None:
         """Take a batch of task number `task` []: R [classes, neurons], and the features [B, width] of its samples."""
@@ -99,15 +90,6 @@ class SynapticMap(nn.Module):
         nearness = counts / distance.clamp(min=_NEAR) / counts.sum().clamp(min=1)
         served = nearness.flatten() @ self.running_relevance.flatten(0, 1)
         return torch.exp(-sharing * served) * (counts.sum() > 0)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
-        """Take over tensors of any number of tasks and classes."""
-        size = state_dict[f"{prefix}running_count"].shape
-        for name, own in list(self.named_buffers()):
-            saved = state_dict[prefix + name]
-            if saved.shape != (*size[: min(own.dim(), 2)], *own.shape[2:]):
-                raise ValueError(f"{name} of {list(saved.shape)} is not of {size[0]} tasks and {size[1]} classes")
-            setattr(self, name, saved.to(own.device, own.dtype, copy=True))
 
 
 class Isyana(Learner):

@@ -15,7 +15,7 @@ from tests.learners import hardships
 from tests.learners.plain import IMAGE, SPLIT, VECTOR, gradients, in_double, mean_ce
 from tests.learners.reference_networks import Parameters
 from tests.learners.side_by_side_net import Beside, PlainMethod, some_tasks
-from tests.learners.tiny import batch, teach
+from tests.learners.tiny import COLOUR, batch, teach
 
 LINEAR = InputSpec((6,), None, "domain")
 
@@ -130,6 +130,20 @@ def test_labels_sampled_from_the_model_give_the_expectation_in_place_of_the_labe
     torch.testing.assert_close(
         learner.importance.named["heads.weight.data"][0], expected.detach(), rtol=0.25, atol=0.02
     )
+
+
+def test_labels_are_sampled_by_the_network_in_evaluation_mode() -> None:
+    learner = Ewc(COLOUR, EwcConfig(labels="sampled"))
+    learner.begin_task(TaskInfo("a", 3))
+    learner.observe(*batch(COLOUR, 20))  # running statistics are far behind those of the batch
+    samples = learner.samples_of(learner.memory, 0)
+    with torch.no_grad():
+        learner.net.heads.weight.data.mul_(1e6)  # all outputs are certain
+        by_batch = learner.net(samples.x, samples.task).logits.argmax(1)
+        by_running = learner.net.eval()(samples.x, samples.task).logits.argmax(1)
+    learner.net.train()
+    assert not torch.equal(by_batch, by_running), "the mode matters here"
+    assert torch.equal(learner.with_sampled_labels(samples).y, by_running)
 
 
 def test_an_implicit_step_solves_for_its_own_end_and_bears_any_weight() -> None:

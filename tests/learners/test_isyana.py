@@ -23,6 +23,7 @@ from tests.learners.tiny import (
     SPLIT,
     batch,
     maps_of_two_convolutions,
+    new,
     teach,
     two_convolutions,
 )
@@ -151,10 +152,11 @@ def test_channels_are_the_neurons_of_a_resnet() -> None:
     assert {w.dim() for w in learner.held.tensors} == {4}
 
 
-def test_a_map_of_other_classes_than_it_counts_is_refused() -> None:
-    learner, other = (teach(Isyana(SPLIT), tasks=2) for _ in range(2))
+@pytest.mark.parametrize(("name", "table"), [("isyana", "map.running_relevance"), ("hal", "anchors.x")])
+def test_a_table_of_other_classes_than_are_counted_is_refused(name: str, table: str) -> None:
+    learner, other = (teach(new(name), tasks=2) for _ in range(2))
     state = other.state_dict()
-    state["tensors"]["map.running_relevance"] = state["tensors"]["map.running_relevance"][:, :2]
-    with pytest.raises(CheckpointError, match=r"running_relevance of .* is not of 2 tasks and 3 classes"):
+    state["tensors"][table] = state["tensors"][table][:, :2]
+    with pytest.raises(CheckpointError, match=rf"{table.partition('.')[2]} of .* is not of 2 tasks and 3 classes"):
         learner.load_state_dict(state)
     assert differences(learner, other) == []

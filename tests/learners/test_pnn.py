@@ -91,6 +91,12 @@ def test_finished_columns_do_not_move_by_a_bit(spec: InputSpec) -> None:
     now = learner.columns.state_dict()
     assert all(torch.equal(now[name], t) for name, t in kept.items()), "running statistics too"
     assert all(torch.equal(learner.predict(x, f"task {k}"), before[k]) for k in range(2))
+    kept = {name: t.clone() for name, t in now.items()}
+    teach(learner, tasks=1)  # the first task comes back: all read its column, and its head alone learns
+    now = learner.columns.state_dict()
+    assert all(torch.equal(now[name], t) for name, t in kept.items())
+    assert torch.equal(learner.predict(x, "task 1"), before[1])
+    assert not torch.equal(learner.predict(x, "task 0"), before[0])
 
 
 def test_on_digits_nothing_is_forgotten_and_the_matrix_says_so_to_the_bit() -> None:

@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scale_cl import CustomBackbone, Scale, ScaleConfig, TaskInfo
 from scale_cl.errors import ConfigError, InputError
-from scale_cl.learners import Er, registry
+from scale_cl.learners import Er, Ewc, EwcConfig, registry
 from tests.learners.sameness import differences
-from tests.learners.tiny import COLOUR, VECTORS, batch, is_mlp, teach
+from tests.learners.tiny import COLOUR, SPLIT, VECTORS, batch, is_mlp, teach
 
 
 class SmallNet(nn.Module):
@@ -42,6 +43,28 @@ class Tokens(nn.Module):
         tokens = self.block(self.embed(x.flatten(2).transpose(1, 2)))
         out: Tensor = self.norm(tokens).mean(1)
         return out
+
+
+class Rows(nn.Module):
+    """Reads an image row by row: with an RNN, or with attention, which uses the weights of a linear layer itself."""
+
+    def __init__(self, *, attention: bool = False) -> None:
+        super().__init__()
+        self.gru = None if attention else nn.GRU(5, 4, batch_first=True)
+        self.attention = nn.MultiheadAttention(5, 1, batch_first=True) if attention else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gru is not None:
+            last: Tensor = self.gru(x[:, 0])[1][-1]
+            return last
+        assert self.attention is not None
+        out: Tensor = self.attention(x[:, 0], x[:, 0], x[:, 0])[0].mean(1)
+        return out
+
+
+def half_frozen(first: bool = True, second: bool = False) -> nn.Module:
+    layers = nn.Linear(25, 6).requires_grad_(not first), nn.Linear(6, 4).requires_grad_(not second)
+    return nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1])
 
 
 def headless() -> SmallNet:
@@ -135,6 +158,50 @@ def test_frozen_and_unused_parameters_are_not_trained() -> None:
     for name, t in module.state_dict().items():
         frozen = name.startswith(("stem.", "unused."))
         assert torch.equal(inside.state_dict()[name], t) == frozen, name
+
+
+def test_gradients_of_single_samples_are_there_for_an_rnn_too() -> None:
+    learner = Ewc(SPLIT, EwcConfig(memory=4), backbone=Rows())
+    learner.begin_task(TaskInfo("a", 3))
+    x, y = batch(SPLIT, 4)
+    learner.observe(x, y)
+    learner.end_task()
+    wanted = [torch.zeros_like(p) for p in learner.held.tensors]
+    for image, label in zip(x, y, strict=True):
+        logits = learner.net(image[None] / 255, torch.zeros(1, dtype=torch.int64)).logits
+        found = torch.autograd.grad(F.cross_entropy(logits, label[None]), learner.held.tensors)
+        wanted = [total + g.square() / 4 for total, g in zip(wanted, found, strict=True)]
+    for fisher, own in zip(learner.importance.tensors, wanted, strict=True):
+        torch.testing.assert_close(fisher, own, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("isyana", half_frozen()),
+        ("isyana", Rows(attention=True)),
+        ("npc", half_frozen(second=True)),
+        ("learn-to-grow", nn.Flatten()),
+    ],
+)
+def test_methods_of_units_and_layers_bear_what_is_frozen_and_what_has_none(name: str, module: nn.Module) -> None:
+    learner = teach(registry.make(name, SPLIT, backbone=module))
+    assert all(bool(learner.predict(batch(SPLIT, 5)[0], f"task {k}").isfinite().all()) for k in range(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "message"),
+    [
+        ("isyana", half_frozen(second=True), "frozen"),
+        ("isyana", Rows(), "no linear layer or convolution"),
+        ("npc", Rows(), "no linear layer or convolution"),
+        ("si", half_frozen(second=True), "no weight to hold"),
+        ("mas", nn.Flatten(), "no weight to hold"),
+    ],
+)
+def test_methods_that_find_nothing_to_work_on_say_so(name: str, module: nn.Module, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        registry.make(name, SPLIT, backbone=module)
 
 
 def test_a_part_of_a_batch_has_statistics_of_its_own() -> None:

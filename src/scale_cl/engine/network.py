@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 from scale_cl.engine.parts import Part
 from scale_cl.engine.replay import ReplayMemory, Samples
 from scale_cl.engine.weights import AheadWeights, Weights
+from scale_cl.errors import ConfigError
 from scale_cl.nets import ContinualNet, GrowingParameter, Outputs
 from scale_cl.nets.custom_backbone import AnyBatchNorm
 from scale_cl.nets.kernels.convolution import torch_convolutions
@@ -85,6 +86,13 @@ class Network:
             out: Outputs = functional_call(self.module, dict(weights), (self.module.inputs(x), task))
         return out
 
+    def in_evaluation(self, samples: Samples, theta: Weights | None = None) -> Outputs:
+        """Outputs of samples in evaluation mode: none depends on the others. By other weights, and with a graph."""
+        other = dict(theta.named) if theta is not None else {}
+        with self._evaluation():
+            out: Outputs = functional_call(self.module, other, (samples.x, samples.task))
+        return out
+
     @property
     def shares_features(self) -> bool:
         """Whether one forward serves several tasks, because it computes what they have in common once."""
@@ -123,7 +131,8 @@ class Network:
         """Gradients of each sample's loss with respect to the base weights, [n, *shape] per parameter.
 
         In evaluation mode and by torch's own kernels, so it is for the end of a task, not for a step. `loss` is a
-        function of logits [1, C] and labels [1].
+        function of logits [1, C] and labels [1]. A backbone that torch cannot vectorise over samples, such as an RNN,
+        computes one sample after another.
         """
 
         def one(theta: dict[str, Tensor], x: Tensor, y: Tensor, task: Tensor) -> Tensor:
@@ -131,8 +140,13 @@ class Network:
             return loss(out.logits, y.unsqueeze(0))
 
         theta = {name: p.detach() for name, p in self.base.named.items()}
+        sets = samples.x, samples.y, samples.task
         with self._evaluation(), torch_convolutions(self.module):
-            found = vmap(grad(one), in_dims=(None, 0, 0, 0))(theta, samples.x, samples.y, samples.task)
+            try:
+                found = vmap(grad(one), in_dims=(None, 0, 0, 0))(theta, *sets)
+            except RuntimeError:
+                each = [grad(one)(theta, *sample) for sample in zip(*sets, strict=True)]
+                found = {name: torch.stack([g[name] for g in each]) for name in theta}
         return [found[name] for name in self.base.named]
 
     # ---- batch norm's statistics on stored samples -------------------------------------------------------------------
@@ -249,6 +263,8 @@ def layers_of(net: nn.Module) -> list[Layer]:
             last = layers.pop()
             layers.append(Layer(last.name, last.width, (*last.parts, name), last.is_linear))
             free = False
+    if not layers:
+        raise ConfigError("the backbone has no linear layer or convolution, on whose units this learner works")
     return layers
 
 

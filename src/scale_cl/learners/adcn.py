@@ -37,13 +37,12 @@ from scale_cl.engine import MEMORY_POLICY, Batch, Engine, MemoryConfig, Samples,
 from scale_cl.engine.validation import check_inputs, check_labels
 from scale_cl.errors import ConfigError
 from scale_cl.learners.growing_clusters import ClusteringTrunk
-from scale_cl.learners.learner import Learner, StepSize, Traits, replay_memory
+from scale_cl.learners.learner import AT_ONCE, Learner, StepSize, Traits, mlp_to_grow, replay_memory
 from scale_cl.memory import PolicyName
-from scale_cl.nets import MLP, ContinualNet, Heads
+from scale_cl.nets import ContinualNet, Heads
 from scale_cl.nets.backbones import unmodulated
 from scale_cl.settings import setting
 
-_AT_ONCE = 256  # labelled samples in one forward when a task ends
 _BLIND = ("ring", "reservoir")  # policies that do not look at labels
 
 
@@ -100,10 +99,7 @@ class ClusteringLearner(Learner):
     def build(self, engine: Engine) -> None:
         """Declare the network, whose heads are the clusters' allegiance to classes, momentum, and the memory."""
         c = self.config
-        if not isinstance(engine.backbone, MLP):
-            kind = type(self).__name__.lower()
-            raise ConfigError(f"{kind} grows the layers of an MLP; learner.backbone must be mlp or mlp-WIDTH-WIDTH")
-        self.trunk = ClusteringTrunk(engine.backbone, c.spare_units, c.max_clusters, c.softness)
+        self.trunk = ClusteringTrunk(mlp_to_grow(self), c.spare_units, c.max_clusters, c.softness)
         heads = Heads(self.trunk.feature_width, shared=self.spec.scenario != "task", xavier=True)
         self.network = engine.network(ContinualNet(engine.inputs(), self.trunk, heads, None))
         self.layers = engine.weights(self.trained)
@@ -211,7 +207,7 @@ class ClusteringLearner(Learner):
         weight.zero_()
         count.zero_()
         stored = memory.stored.nonzero().flatten()
-        for rows in stored.split(_AT_ONCE) if len(stored) else ():
+        for rows in stored.split(AT_ONCE) if len(stored) else ():
             near = self.trunk.top(self.trunk.stem(self.net.inputs(memory.x[rows])), unmodulated)[1].to(weight)
             head = torch.zeros_like(rows) if heads.shared else memory.task[rows]
             weight.index_put_((head, memory.y[rows]), near, accumulate=True)

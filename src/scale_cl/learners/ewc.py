@@ -89,7 +89,7 @@ class Ewc(ImportanceLearner):
     @torch.no_grad()
     def with_sampled_labels(self, samples: Samples) -> Samples:
         """The samples, labelled by draws from the model's own outputs."""
-        logits = self.network(samples, keep_statistics=True).logits
+        logits = self.network.in_evaluation(samples).logits
         y = torch.multinomial(logits.float().softmax(1), 1, generator=self.engine.rng).squeeze(1)
         return Samples(samples.x, y, samples.task, samples.parts)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from scale_cl.engine import Engine, LearnerConfig
 from scale_cl.errors import ConfigError
-from scale_cl.learners.learner import Learner, StepSize, Traits
+from scale_cl.learners.learner import Learner, StepSize, Traits, mlp_to_grow
 from scale_cl.nets import MLP, Backbone, ContinualNet, Heads, Inputs, Outputs
 from scale_cl.nets.growing_parameter import linear_rows
 from scale_cl.nets.model import Wrt
@@ -234,8 +234,8 @@ class _OneTask(nn.Module):
             rows = trunk.uses(i)[task].nonzero().flatten()
             layers.append(_linear(weight[rows][:, below.to(rows.device)], bias[rows]))
             below = rows
-        self.layers, classes = nn.ModuleList(layers), net.heads.classes[task]
-        self.head = _linear(net.heads.weight.data[task, :classes][:, below], net.heads.bias.data[task, :classes])
+        self.layers, head = nn.ModuleList(layers), net.heads.alone(task)
+        self.head = _linear(head.weight[:, below], head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         h = x.flatten(1)
@@ -262,10 +262,7 @@ class GrowingLearner(Learner):
 
     def build(self, engine: Engine) -> None:
         """Declare the network."""
-        if not isinstance(engine.backbone, MLP):
-            kind = type(self).__name__.lower()
-            raise ConfigError(f"{kind} grows the layers of an MLP; learner.backbone must be mlp or mlp-WIDTH-WIDTH")
-        module = GrowingNet(engine.inputs(), engine.backbone, self.spare_units(), self.config.max_tasks)
+        module = GrowingNet(engine.inputs(), mlp_to_grow(self), self.spare_units(), self.config.max_tasks)
         self.network = engine.network(module)
         self.trunk = module.backbone
 

@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
 from scale_cl.engine import Batch, Engine, ReplayConfig, Samples, Weights
 from scale_cl.engine.weights import AheadWeights, clipped
+from scale_cl.learners.class_tables import ClassTables
 from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.nets import Outputs
@@ -54,8 +54,8 @@ class HalConfig(ReplayConfig):
     replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
 
 
-class Anchors(nn.Module):
-    """An anchor per class and task, and running means of the open task's classes; all grow with the tasks."""
+class Anchors(ClassTables):
+    """An anchor per class and task, and running means of the open task's classes."""
 
     x: Tensor  # [tasks, classes, *shape] prepared inputs
     exists: Tensor  # [tasks, classes] bool
@@ -66,24 +66,11 @@ class Anchors(nn.Module):
     def __init__(self, shape: tuple[int, ...], width: int) -> None:
         """No task yet."""
         super().__init__()
-        self.shape, self.width = shape, width
-        self.register_buffer("x", torch.zeros(0, 0, *shape))
-        self.register_buffer("exists", torch.zeros(0, 0, dtype=torch.bool))
-        self.register_buffer("running_features", torch.zeros(0, width))
-        self.register_buffer("running_image", torch.zeros(0, *shape))
-        self.register_buffer("running_count", torch.zeros(0))
-
-    def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
-        """Make room for the anchors of task number `task`."""
-        size = max(task + 1, len(self.exists)), max(classes, self.exists.shape[1])
-        if size != tuple(self.exists.shape):
-            old = tuple(slice(n) for n in self.exists.shape)
-            x, exists = self.x.new_zeros(*size, *self.shape), self.exists.new_zeros(size)
-            x[old], exists[old] = self.x, self.exists
-            self.x, self.exists = x, exists
-            self.running_features = self.running_features.new_zeros(size[1], self.width)
-            self.running_image = self.running_image.new_zeros(size[1], *self.shape)
-            self.running_count = self.running_count.new_zeros(size[1])
+        self.table("x", "tc", *shape)
+        self.table("exists", "tc", dtype=torch.bool)
+        self.table("running_features", "c", width)
+        self.table("running_image", "c", *shape)
+        self.table("running_count", "c")
 
     def begin(self) -> None:
         """Running means of the classes of a task begin."""
@@ -102,11 +89,6 @@ class Anchors(nn.Module):
         share = torch.where(self.running_count.unsqueeze(1) > 0, 1 - decay, 1.0) * (count > 0)
         self.running_features.lerp_(own @ features / count.clamp(min=1), share.to(features))
         self.running_count += count.squeeze(1)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
-        """Take over tensors of any number of tasks and classes."""
-        for name, own in list(self.named_buffers()):
-            setattr(self, name, state_dict[prefix + name].to(own.device, own.dtype, copy=True))
 
 
 class Hal(ReplayLearner):
@@ -153,16 +135,7 @@ class Hal(ReplayLearner):
         """Outputs whose distance on anchors is held."""
         if self.config.anchor_statistics == "batch":
             return self.network(e, theta, keep_statistics=True)
-        return self.outputs(e, theta)
-
-    def outputs(self, e: Samples, theta: Weights) -> Outputs:
-        """Outputs in evaluation mode, by these weights: they do not depend on what other anchors were drawn."""
-        self.net.eval()
-        try:
-            out: Outputs = functional_call(self.net, dict(theta.named), (e.x, e.task))
-        finally:
-            self.net.train()
-        return out
+        return self.network.in_evaluation(e, theta)
 
     def drawn(self) -> tuple[Samples, Tensor]:
         """Anchors drawn without replacement, and which of them exist [n]."""
@@ -243,8 +216,8 @@ class Hal(ReplayLearner):
         """
         base, e = self.network.base, e.detach().requires_grad_()
         anchors = Samples(e, y, tasks, (len(y),))
-        now = self.outputs(anchors, base)
-        after = self.outputs(anchors, AheadWeights(base, dict(zip(base.named, theta_m, strict=True))))
+        now = self.network.in_evaluation(anchors, base)
+        after = self.network.in_evaluation(anchors, AheadWeights(base, dict(zip(base.named, theta_m, strict=True))))
         lost = F.cross_entropy(after.logits, y, reduction="sum") - F.cross_entropy(now.logits, y, reduction="sum")
         apart = (1 - F.cosine_similarity(now.features, mean)).sum()
         (down,) = torch.autograd.grad(self.config.attraction * apart - lost, e)

@@ -1,9 +1,9 @@
 """Independent: a network per task, nothing shared; the bound of structure-based methods, and what they build on.
 
 There is no forgetting and no transfer: each task is learned as if it were the only one. A column is a trunk that one
-task trains. `ColumnNet` predicts a task by its own column and head, and finished columns are never trained again, nor
-do their batch-norm statistics move: nothing is forgotten, to the bit. Every task has a head of its own on every stream,
-so the task must be known at inference.
+task trains. `ColumnNet` predicts a task by its own column and head, which no other task trains, nor do the column's
+batch-norm statistics move: nothing is forgotten, to the bit. A task that comes back goes on with its column, unless
+other columns read it. Every task has a head of its own on every stream, so the task must be known at inference.
 """
 
 from __future__ import annotations
@@ -102,13 +102,19 @@ class ColumnNet(ContinualNet):
             return Outputs(torch.stack(each), torch.stack(each), torch.stack(logits))
         number = self.number() if self.training or task.device.type != "cpu" else int(task[0])
         columns = [self.columns[k] for k in (range(number + 1) if self.laterals else (number,))]
-        features = features_of(columns, x, parts, training=self.training)[-1]
+        features = features_of(columns, x, parts, training=self.training and not self.is_read(number))[-1]
         return Outputs(features, features, self.heads(features, task))
 
+    def is_read(self, number: int) -> bool:
+        """Whether later columns read a column: it stays as it is then, also when its task comes back."""
+        return self.laterals and number + 1 < len(self.columns)
+
     def base_parameters(self) -> dict[str, Tensor]:
-        """The open task's column, and the heads, of which only its own has a gradient."""
+        """The open task's column unless it is read, and the heads, of which only its own has a gradient."""
         own = super().base_parameters()
         for k, column in enumerate(self.columns.columns):
+            if self.is_read(k):
+                continue
             named = ((name, p) for name, p in column.named_parameters() if p.requires_grad)
             own |= {f"columns.{k}.{name}": p for name, p in named if name not in fixed_in(column)}
         return own
@@ -215,10 +221,7 @@ class _OneTask(nn.Module):
 
     def __init__(self, columns: list[nn.Module], heads: Heads, task: int) -> None:
         super().__init__()
-        self.columns, classes = nn.ModuleList(columns), heads.classes[task]
-        self.head = nn.Linear(heads.width, classes, device="meta")
-        self.head.weight = nn.Parameter(heads.weight.data[task, :classes].detach().clone())
-        self.head.bias = nn.Parameter(heads.bias.data[task, :classes].detach().clone())
+        self.columns, self.head = nn.ModuleList(columns), heads.alone(task)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(features_of(list(self.columns), x, (), training=False)[-1])

@@ -4,15 +4,16 @@ Mao, Weng, Pratama and Yee, "Continual Learning via Inter-Task Synaptic Mapping"
 follows the same principle as [NPC] and goes one step further using the concept of inter-task similarity. Such approach
 allows a node to be shared across related tasks". R_jc in [0, 1] says how much neuron j and the output of class c have
 in common: their mutual information as Gaussian variables, relative to their entropies. With s_c, how near class c is to
-the present task, `omega_j = exp(-sharing * mean over classes of R_jc s_c)`: a neuron of near classes is free to be
+the present task, `omega_j = exp(-sharing * mean over c of R_jc s_c)`: a neuron of near classes is free to be
 shared, one of far classes is held, by the penalty `sum of omega_j |w_j - w_j before the task|^2` and by its learning
 rate, `lr * exp(-omega_j - 0.1)`.
 
 Adapted to one pass: R is the mean over the batches of a task, as ten samples say little (the authors take the last
 batch of 128); s_c is the inverse of the distance between the mean features of class and task, relative to their lengths
-(the authors compare clusters in the latent space of an autoencoder that they train beside); its mean over classes
-replaces the sum, which would grow with the tasks until nothing is held; lr scales the authors' rates, which is 1 for
-them. A neuron is a unit of a linear layer or, beyond the authors' MLP, a channel of a convolution.
+(the authors' is that of a divergence between clusters in the latent space of an autoencoder that they train beside);
+its mean over classes of other tasks replaces the sum, which would grow with the tasks until nothing is held, and in
+which the authors count the task's own classes too, with s_c = 1; lr scales the authors' rates, which is 1 for them. A
+neuron is a unit of a linear layer or, beyond the authors' MLP, a channel of a convolution.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from torch import Tensor, nn
 
 from scale_cl.engine import Batch, Engine, LearnerConfig
 from scale_cl.engine.network import Hook, Layer, layers_of, watched
+from scale_cl.errors import ConfigError
+from scale_cl.learners.class_tables import ClassTables
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import NO_CLASS, cross_entropy
 from scale_cl.settings import setting
@@ -47,8 +50,8 @@ class IsyanaConfig(LearnerConfig):
     epochs: int = setting(1, "passes over a task's data; the authors make many, an online learner one", low=1)
 
 
-class SynapticMap(nn.Module):
-    """R of neurons and classes, and mean features of classes; all grow with the tasks."""
+class SynapticMap(ClassTables):
+    """R of neurons and classes, and mean features of classes."""
 
     running_relevance: Tensor  # [tasks, classes, neurons] R
     running_batches: Tensor  # [tasks] batches in R
@@ -58,20 +61,10 @@ class SynapticMap(nn.Module):
     def __init__(self, neurons: int, width: int) -> None:
         """No task yet."""
         super().__init__()
-        self.register_buffer("running_relevance", torch.zeros(0, 0, neurons))
-        self.register_buffer("running_batches", torch.zeros(0))
-        self.register_buffer("running_features", torch.zeros(0, 0, width))
-        self.register_buffer("running_count", torch.zeros(0, 0))
-
-    def ensure_task(self, task: int, classes: int, *, generator: torch.Generator) -> None:
-        """Make room for task number `task`."""
-        old = self.running_count.shape
-        size = max(task + 1, old[0]), max(classes, old[1])
-        if size != tuple(old):
-            for name, own in list(self.named_buffers()):
-                larger = own.new_zeros((*size[: min(own.dim(), 2)], *own.shape[2:]))
-                larger[tuple(slice(n) for n in own.shape)] = own
-                setattr(self, name, larger)
+        self.table("running_relevance", "tc", neurons)
+        self.table("running_batches", "t")
+        self.table("running_features", "tc", width)
+        self.table("running_count", "tc")
 
     def note(self, task: Tensor, relevance: Tensor, features: Tensor, y: Tensor) -> None:
         """Take a batch of task number `task` []: R [classes, neurons], and the features [B, width] of its samples."""
@@ -98,15 +91,6 @@ class SynapticMap(nn.Module):
         served = nearness.flatten() @ self.running_relevance.flatten(0, 1)
         return torch.exp(-sharing * served) * (counts.sum() > 0)
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
-        """Take over tensors of any number of tasks and classes."""
-        size = state_dict[f"{prefix}running_count"].shape
-        for name, own in list(self.named_buffers()):
-            saved = state_dict[prefix + name]
-            if saved.shape != (*size[: min(own.dim(), 2)], *own.shape[2:]):
-                raise ValueError(f"{name} of {list(saved.shape)} is not of {size[0]} tasks and {size[1]} classes")
-            setattr(self, name, saved.to(own.device, own.dtype, copy=True))
-
 
 class Isyana(Learner):
     """CE(batch) + penalty * sum over neurons of omega |w - w before|^2, with a rate per neuron."""
@@ -120,7 +104,10 @@ class Isyana(Learner):
     def build(self, engine: Engine) -> None:
         """Declare the network, the weights as they were before the task, and the map of neurons and classes."""
         self.network = engine.network()
-        self.layers = layers_of(self.net)
+        trained = self.network.base.named
+        self.layers = [layer for layer in layers_of(self.net) if f"backbone.{layer.name}.weight" in trained]
+        if not self.layers:
+            raise ConfigError(f"{self.name} needs weights into units that are trained; the backbone's are frozen")
         self.held = engine.weights(self.incoming)
         self.before = engine.like("before", self.held, changes="task")
         neurons = sum(layer.width for layer in self.layers)
@@ -139,7 +126,9 @@ class Isyana(Learner):
         ce = cross_entropy(out.logits, samples.y)
         gradient = base.gradient(ce)
         with torch.no_grad():
-            hidden = torch.cat([found[layer.name] for layer in self.layers], 1) if self.layers else out.features[:, :0]
+            unseen = out.features  # what a layer computes whose weights are used without it, as in attention
+            each = [found.get(own.name, unseen.new_zeros(len(unseen), own.width)) for own in self.layers]
+            hidden = torch.cat(each, 1)
             kept = self.kept_map()
             logits = out.logits[:, : kept.running_count.shape[1]]
             kept.note(self.engine.task, relevance(hidden, logits), out.features.detach(), samples.y)

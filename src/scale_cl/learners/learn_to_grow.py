@@ -119,7 +119,8 @@ class Path(nn.Module):
     def new_share(self) -> Tensor:
         """The share of the parameters of new layers that alpha leads to, in [0, 1]."""
         sizes = [sum(p.numel() for p in layer.parameters()) for layer in self.new]
-        shares = [alpha.softmax(0)[NEW] * size / sum(sizes) for alpha, size in zip(self.alpha, sizes, strict=True)]
+        total = max(sum(sizes), 1)
+        shares = [alpha.softmax(0)[NEW] * size / total for alpha, size in zip(self.alpha, sizes, strict=True)]
         return torch.stack(shares).sum()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *_others: Any) -> None:
@@ -151,6 +152,10 @@ class PathNet(ColumnNet):
         found = self.columns[task]
         assert isinstance(found, Path)
         return found
+
+    def is_read(self, number: int) -> bool:
+        """Never as a whole: `is_shared` says it of each layer."""
+        return False
 
     def is_shared(self, task: int, layer: int) -> bool:
         """Whether another task uses this task's copy of a layer."""
@@ -208,16 +213,14 @@ class _OneTask(nn.Module):
 
     def __init__(self, net: PathNet, task: int) -> None:
         super().__init__()
-        path, classes = net.path(task), net.heads.classes[task]
+        path = net.path(task)
         self.layers, self.search = net.layers, (net, task) if path.is_open else None
         owners = [path.owner(layer) for layer in range(net.layers.count)]
         copies = [net.path(task if own is None else own).new[layer] for layer, own in enumerate(owners)]
         self.copies, self.adapters = nn.ModuleList(copies), path.adapters
         if path.is_open:
             self.columns = net.columns
-        self.head = nn.Linear(net.heads.width, classes, device="meta")
-        self.head.weight = nn.Parameter(net.heads.weight.data[task, :classes].detach().clone())
-        self.head.bias = nn.Parameter(net.heads.bias.data[task, :classes].detach().clone())
+        self.head = net.heads.alone(task)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x))

@@ -17,7 +17,7 @@ from torch import Tensor
 from scale_cl.engine import Batch, Compute, Engine, LearnerConfig, MemoryConfig, ReplayMemory, State, StepStats
 from scale_cl.errors import ConfigError, InputError
 from scale_cl.learners.presets import Preset
-from scale_cl.nets import ContinualNet
+from scale_cl.nets import MLP, ContinualNet
 from scale_cl.nets.custom_backbone import BackboneLike
 from scale_cl.streams import InputSpec, Scenario, TaskInfo
 
@@ -251,6 +251,14 @@ def replay_memory(engine: Engine, config: MemoryConfig, *, logits: Sequence[str]
         logits=logits,
         measure_norms=config.norm_on_memory,
     )
+
+
+def mlp_to_grow(learner: Learner) -> MLP:
+    """The backbone of a learner that grows its layers; ConfigError in one line if it is no MLP."""
+    backbone = learner.engine.backbone
+    if not isinstance(backbone, MLP):
+        raise ConfigError(f"{learner.name} grows the layers of an MLP; learner.backbone must be mlp or mlp-WIDTH-WIDTH")
+    return backbone
 
 
 class ReplayLearner(Learner):

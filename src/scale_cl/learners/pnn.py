@@ -5,7 +5,7 @@ neural network (PNN) where a new network column is integrated when handling a ne
 column k at site i, what the next layer sees is `h_i^k + U relu(V [s_j h_i^j] over j < k)`, with a learned scalar s_j:
 the next layer's weights times U are the authors' lateral weights. Sites are the hidden layers of an MLP, and the ends
 of the stages of a ResNet, where U and V are 1 x 1 convolutions; of another backbone, its features. The parameters of
-column k grow with k.
+column k grow with k. If a task comes back whose column others read, its head alone learns.
 """
 
 from __future__ import annotations

@@ -44,7 +44,6 @@ class Si(ImportanceLearner):
     def task_began(self, task: int) -> None:
         """The way of each weight through the task starts here; new outputs of a shared head too."""
         self.anchor.set(self.held.tensors)
-        torch._foreach_zero_(self.path.tensors)
 
     @torch.no_grad()
     def task_ended(self, task: int) -> None:

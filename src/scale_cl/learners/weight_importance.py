@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from scale_cl.engine import Batch, Engine, LearnerConfig, ReplayMemory, Samples
+from scale_cl.errors import ConfigError
 from scale_cl.learners.learner import Learner, StepSize, Traits
 from scale_cl.losses import cross_entropy
 from scale_cl.memory import Budget
@@ -54,6 +55,8 @@ class ImportanceLearner(Learner):
         """Declare the network, and importance and anchor of the weights that are held."""
         self.network = engine.network()
         self.held = engine.weights(self.held_parameters)
+        if not self.held.tensors:
+            raise ConfigError(f"{self.name} has no weight to hold, as the backbone trains none; take finetune")
         self.importance = engine.like("importance", self.held, changes="task")
         self.anchor = engine.like("anchor", self.held, changes="task")
 

@@ -50,6 +50,15 @@ class Heads(nn.Module):
             self.classes[head] = classes
         self.refresh()
 
+    def alone(self, task: int) -> nn.Linear:
+        """A copy of the head of `task`, as a layer."""
+        number = 0 if self.shared else task
+        classes = self.classes[number]
+        head = nn.Linear(self.width, classes, device="meta")
+        head.weight = nn.Parameter(self.weight.data[number, :classes].detach().clone())
+        head.bias = nn.Parameter(self.bias.data[number, :classes].detach().clone())
+        return head
+
     def clear(self) -> None:
         """No head any more: for a state that brings its own."""
         self.weight.clear((0, self.width))

@@ -93,11 +93,7 @@ class TaskNet(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.film = None if generator is None else _ConstantFilm(generator, task)
-        number = 0 if heads.shared else task
-        classes = heads.classes[number]
-        self.head = nn.Linear(heads.width, classes, device="meta")
-        self.head.weight = nn.Parameter(heads.weight.data[number, :classes].detach().clone())
-        self.head.bias = nn.Parameter(heads.bias.data[number, :classes].detach().clone())
+        self.head = heads.alone(task)
 
     def features(self, x: Tensor) -> Tensor:
         """Features [B, width] that the head sees."""

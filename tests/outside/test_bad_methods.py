@@ -182,6 +182,36 @@ class Prefixed(Good):
     presets = {"ours": Preset({"rate": 3})}
 
 
+class ElsewherePreset(Good):
+    """Has a preset that nobody can ask for."""
+
+    presets = {"mine": Preset({"lr": 3})}
+
+
+class RateConfig(LearnerConfig):
+    lr: float = setting(0.1, "rate")
+
+
+class Forgotten(Good):
+    """Has settings without the decorator of a dataclass."""
+
+    config_class = RateConfig
+
+
+class Smaller(Good):
+    """Has a word where a pair should be."""
+
+    smaller = "width"
+
+
+class Slotless(Good):
+    """Keeps a memory of nothing."""
+
+    def build(self, engine):
+        super().build(engine)
+        engine.memory("memory", 0)
+
+
 class Anywhere(Good):
     """Has a number where scenarios should be."""
 
@@ -244,8 +274,19 @@ FAULTS = {
     ),
     "raising.py:Method": r"learner 'raising\.py:Method' cannot be imported \(raising\.py, line 2\): KeyError: 'gone'",
     "faults.py:Misset": (
-        r"learner 'faults\.py:Misset': Misset\.presets is \{'ours': \{'lr': 3\}\}; it must map names to Preset, .*"
+        r"learner 'faults\.py:Misset': Misset\.presets is \{'ours': \{'lr': 3\}\}; it must map paper or ours to .*"
     ),
+    "faults.py:ElsewherePreset": (
+        r"learner 'faults\.py:ElsewherePreset': .*presets is \{'mine': .*\}; it must map paper or ours to Preset, .*"
+    ),
+    "faults.py:Forgotten": (
+        r"learner 'faults\.py:Forgotten': Forgotten\.config_class must be a dataclass derived from LearnerConfig"
+    ),
+    "faults.py:Smaller": (
+        r"learner 'faults\.py:Smaller': Smaller\.smaller is 'width'; "
+        r"it must be None, or words and the name of a setting"
+    ),
+    "faults.py:Slotless": r"memory slots: 0 is out of range, it must be at least 1",
     "leaving.py:Method": r"learner 'leaving\.py:Method' cannot be imported \(leaving\.py, line 3\): SystemExit",
     "faults.py": r"learner 'faults\.py' is a file; say what to take from it, --learner faults\.py:Class",
     "faults.py:FailingInPauses": r"FailingInPauses failed in pauses \(faults\.py, line \d+\): ValueError: no pause",

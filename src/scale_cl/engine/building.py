@@ -170,7 +170,8 @@ class Builder:
             slots: samples per task, per class or in total, as `budget` says.
             policy: which samples stay.
             budget: what the slots are counted by.
-            logits: kinds of logits that are kept with samples, such as "class".
+            logits: what may be kept with a sample: logits of the classes ("class"), of the tasks ("task"), or under any
+                other name a vector of any width, which estimates of memory take to be as wide as the features.
             measure_norms: measure batch-norm statistics on it when a task ends, and for predictions within a task.
         """
         if not self.spec.boundaries and budget != "total":

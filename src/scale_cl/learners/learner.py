@@ -14,7 +14,17 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from scale_cl.engine import Batch, Compute, Engine, LearnerConfig, MemoryConfig, ReplayMemory, State, StepStats
+from scale_cl.engine import (
+    Batch,
+    Compute,
+    Engine,
+    LearnerConfig,
+    MemoryConfig,
+    ReplayConfig,
+    ReplayMemory,
+    State,
+    StepStats,
+)
 from scale_cl.errors import ConfigError, InputError
 from scale_cl.learners.presets import Preset
 from scale_cl.nets import ContinualNet
@@ -90,12 +100,13 @@ class Learner:
         self.engine.ready()
 
     @classmethod
-    def check_applies(cls, spec: InputSpec, name: str = "") -> None:
+    def check_applies(cls, spec: InputSpec, name: str = "", stream: str = "") -> None:
         """ConfigError if the method, called `name`, does not apply to such a stream, with what would."""
         name = name or cls.name or cls.__name__.lower()
         if spec.scenario not in cls.scenarios:
             allowed = " or ".join(cls.scenarios)
-            raise ConfigError(f"{name} does not apply to scenario {spec.scenario}; it takes scenario {allowed}")
+            of = f", that of {stream}" if stream else ""
+            raise ConfigError(f"{name} does not apply to scenario {spec.scenario}{of}; it takes scenario {allowed}")
         if not spec.boundaries and cls.needs_boundaries:
             raise ConfigError(
                 f"{name} must be told where tasks begin and end; tell it, have boundaries detected, or take a learner "
@@ -256,6 +267,7 @@ def replay_memory(engine: Engine, config: MemoryConfig, *, logits: Sequence[str]
 class ReplayLearner(Learner):
     """A learner with the common network and one episodic memory."""
 
+    config_class = ReplayConfig
     traits = Traits(episodic_memory=True)
 
     def build(self, engine: Engine) -> None:

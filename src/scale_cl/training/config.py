@@ -303,7 +303,7 @@ def _check_applies(learner: str, stream: StreamSettings) -> None:
     scenario: Scenario = stream.scenario if stream.scenario != "default" else "task"
     if stream.scenario == "default" and stream.name in streams.ENTRIES:
         scenario = streams.ENTRIES[stream.name].scenarios[0]
-    kind.check_applies(InputSpec((1,), None, scenario, stream.boundaries != "hidden"), name=learner)
+    kind.check_applies(InputSpec((1,), None, scenario, stream.boundaries != "hidden"), learner, stream.name)
     blurred = stream.blur > 0 or stream.schedule != "steps"
     if blurred and scenario == "class" and stream.boundaries == "told" and kind.traits.task_specific_parameters:
         raise ConfigError(

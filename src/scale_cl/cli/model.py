@@ -53,7 +53,7 @@ def learn(
     from scale_cl.training.kept_model import lesson, opened
     from scale_cl.training.run_directory import RunDirectory, RunRequest
 
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     place = RunDirectory(directory)
     with opened(place):
         config = lesson(place, stream, assignments or (), force=force)
@@ -90,7 +90,7 @@ def predict(
     from scale_cl.estimator.saved_model import predictions
     from scale_cl.plugins import name_references
 
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     if out is not None:
         _check_free(out, force=force)
     with _progress(quiet=quiet) as progress:
@@ -130,7 +130,7 @@ def evaluate(
     from scale_cl.estimator import saved_model
     from scale_cl.plugins import name_references
 
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     with _progress(quiet=quiet) as progress:
         found = saved_model.evaluate(source, images, task=task, seed=seed, progress=progress)
     for one in found:

@@ -261,9 +261,7 @@ def resolve(
     require_stream(stream_settings.name, typed="stream.name" in given)
     _check_used(stream_settings, given)
 
-    name_references(
-        {"scale_cl.learners": given.get("learner.name"), "scale_cl.backbones": given.get("learner.backbone")}
-    )
+    name_references(learner=given.get("learner.name"), backbone=given.get("learner.backbone"))
     name = str(given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER)))
     kind = learners.config_class(name)
     _point_out_section(kind, given)

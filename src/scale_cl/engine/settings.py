@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -29,6 +30,11 @@ class State(TypedDict):
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
+
+
+def tensors_of(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a state that belong to what was declared as `name`, by their names in it."""
+    return {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from scale_cl.engine.engine import Engine
-from scale_cl.engine.settings import State
+from scale_cl.engine.settings import State, tensors_of
 from scale_cl.engine.validation import check_heads, check_plain_values
 from scale_cl.errors import CheckpointError
 from scale_cl.nets.custom_backbone import is_ours
@@ -45,7 +45,7 @@ def check_before_making(make: Callable[[], HasEngine], state: State, *, kind: ty
                 engine.owned.grow(number, classes, generator=engine.weights_rng)
             expected = engine.owned.module_state()
             for name, memory in engine.owned.memories.items():
-                own = {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
+                own = tensors_of(name, tensors)
                 memory.check_rows(own)
                 if len(own["y"]) == 0 and sum(t.nbytes for t in memory.tensors()) > _ALWAYS:
                     raise CheckpointError(f"state does not fit its settings: its {name} has no rows")

@@ -135,3 +135,8 @@ class StoredRows:
             mine[:rows] = state[name].to(self.device)
         for name, kept in self.logits.items():
             kept.take(*(state[f"{name}.{part}"] for part in ("flat", "start", "width")))
+
+
+def saved_kinds(state: Mapping[str, Tensor]) -> list[str]:
+    """Kinds of logits that the saved rows of a memory have."""
+    return [name.removesuffix(".flat") for name in state if name.endswith(".flat")]

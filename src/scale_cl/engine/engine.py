@@ -31,7 +31,7 @@ from scale_cl.engine.validation import (
     check_tasks,
 )
 from scale_cl.engine.weights import WeightState
-from scale_cl.errors import FAILURES, CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError
+from scale_cl.errors import FAILURES, CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError, one_line
 from scale_cl.memory import Journal
 from scale_cl.streams import InputSpec, TaskInfo
 
@@ -433,8 +433,8 @@ class Engine(Predictor):
                 self.broken_off = ""
             if isinstance(error, CheckpointError):
                 raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+            what = f"state does not fit this learner ({one_line(error)}); make it with the same config"
+            raise CheckpointError(what) from None
         self.broken_off = ""
 
     def _take_state(self, state: State) -> None:

@@ -14,7 +14,7 @@ from torch.utils._device import _device_constructors
 from scale_cl.engine.engine import Engine
 from scale_cl.engine.settings import State, tensors_of
 from scale_cl.engine.validation import check_heads, check_plain_values
-from scale_cl.errors import CheckpointError
+from scale_cl.errors import CheckpointError, one_line
 from scale_cl.nets.custom_backbone import is_ours
 
 _ALWAYS = 256 << 20  # bytes that a memory may take before it has seen a sample
@@ -52,8 +52,7 @@ def check_before_making(make: Callable[[], HasEngine], state: State, *, kind: ty
     except CheckpointError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise CheckpointError(f"state does not fit its settings ({reason})") from None
+        raise CheckpointError(f"state does not fit its settings ({one_line(error)})") from None
     for name, t in expected.items():
         found = tensors.get(name)
         if found is None:

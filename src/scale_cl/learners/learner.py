@@ -22,6 +22,7 @@ from scale_cl.engine import (
     MemoryConfig,
     ReplayConfig,
     ReplayMemory,
+    Setup,
     State,
     StepStats,
 )
@@ -91,11 +92,18 @@ class Learner:
         self.spec, self.seed, self.device = spec, seed, torch.device(device)
         self.compute = Compute() if compute is None else compute  # how the arithmetic is done
         self.check_applies(spec)
-        given: dict[str, Any] = {"seed": seed, "device": device, "compute": self.compute, "backbone": backbone}
-        given["task_specific"] = self.traits.task_specific_parameters
-        given["own_scores"] = type(self).scores is not Learner.scores
-        given["derives"] = type(self).derived is not Learner.derived
-        self.engine = Engine(self, spec, self.config, **given)
+        setup = Setup(
+            spec,
+            self.config,
+            seed,
+            self.device,
+            self.compute,
+            backbone,
+            task_specific=self.traits.task_specific_parameters,
+            own_scores=type(self).scores is not Learner.scores,
+            derives=type(self).derived is not Learner.derived,
+        )
+        self.engine = Engine(self, setup)
         self.build(self.engine)
         self.engine.ready()
 
@@ -267,7 +275,7 @@ def replay_memory(engine: Engine, config: MemoryConfig, *, logits: Sequence[str]
 class ReplayLearner(Learner):
     """A learner with the common network and one episodic memory."""
 
-    config_class = ReplayConfig
+    config_class: ClassVar[type[LearnerConfig]] = ReplayConfig
     traits = Traits(episodic_memory=True)
 
     def build(self, engine: Engine) -> None:

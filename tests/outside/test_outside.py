@@ -219,6 +219,13 @@ def test_learners_from_outside_are_reproduced_and_reported_beside_ours(mixed: st
     assert listed == ["er", "outside-ewc", "derpp"], "its class says after which learner it stands in tables"
 
 
+def test_a_file_is_searched_over_a_grid(mixed: str, command: Callable[..., Any]) -> None:
+    asked = ("reproduce", "search", "--streams", "digits", "--learners", mixed, "--grid", "lr=0.05,0.1")
+    planned = command(*asked, "--seeds", "1", "--device", "cpu", "--out", "r", "--dry-run")
+    assert planned.code == 0, planned.err
+    assert planned.out.splitlines()[-1].startswith("2 runs to do, ")
+
+
 def test_results_of_a_package_that_is_gone_are_still_reported(
     site: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ class Winner:
 
 def read_grid(texts: Iterable[str], learner: str) -> tuple[Case, ...]:
     """`["inner_lr=0.01,0.1", "lambda1+lambda2=1,3"]` as cases; ConfigError for an unknown field or a wrong value."""
+    learners.OUTSIDE.give(learner)
     kind = learners.config_class(learner)
     axes: dict[str, list[object]] = {}
     for text in texts:

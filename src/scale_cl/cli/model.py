@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scale_cl.cli import BackboneReference, LearnerReference, Seed, say
+from scale_cl.cli.progress import bar
 from scale_cl.cli.run import close, run_with_progress
 from scale_cl.errors import is_utf8
 
@@ -234,15 +235,8 @@ def _progress(*, quiet: bool) -> Iterator[Progress | None]:
     if quiet:
         yield None
         return
-    if not sys.stderr.isatty():
-        yield _show_line
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("images", total=None)
-        yield lambda done, count: bars.update(bar, completed=done, total=count)
+    with bar("images") as show:
+        yield show or _show_line
 
 
 def _show_line(done: int, count: int) -> None:

@@ -218,6 +218,12 @@ class Anywhere(Good):
     scenarios = 5
 
 
+class TasksOnly(Good):
+    """Takes no other scenario."""
+
+    scenarios = ("task",)
+
+
 class Netless(Good):
     """Declares no network."""
 
@@ -418,6 +424,7 @@ def test_a_broken_package_hides_no_other_learner(
     command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = {"broken": "nowhere_at_all:Method", "unbuildable": "faults_installed:Unbuildable"}
+    points["tasks-only"] = "faults_installed:TasksOnly"
     folder = entry_points(tmp_path / "site", points)
     (folder / "faults_installed.py").write_text(METHODS)
     monkeypatch.syspath_prepend(folder)
@@ -429,6 +436,8 @@ def test_a_broken_package_hides_no_other_learner(
         "ModuleNotFoundError: No module named 'nowhere_at_all'"
     ]
     assert [line for line in lines if line.startswith("finetune ")] != []
+    (row,) = (line.split()[1:] for line in lines if line.startswith("tasks-only ") and "Takes" not in line)
+    assert (row[0], row[-4:-2], row[-1][0]) == ("task", ["-", "-"], "+"), "sizes on streams of that scenario alone"
     assert [line.partition(":")[0] for line in lines[-2:]] == [
         "* broken is not in the table",
         "* unbuildable is not in the table",

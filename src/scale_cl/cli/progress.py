@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from scale_cl.errors import printable
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from scale_cl.streams.sources.source import Progress as Done
     from scale_cl.training.events import Event, Started
 
 _REFRESH = 0.1  # seconds between updates of the bar
@@ -285,7 +286,7 @@ def for_person(*, quiet: bool, places: Mapping[str, str] | None = None) -> Silen
 
 
 @contextmanager
-def bar(text: str) -> Iterator[Callable[[int, int], None] | None]:
+def bar(text: str) -> Iterator[Done | None]:
     """A function that shows how much of how much is done as a bar, if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import Progress

@@ -18,6 +18,7 @@ from scale_cl.learners import registry
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "scale_cl"
 MOST_FILES = 150  # beside learners/, where each method has one
+MOST_LINES_OF_SCALE = 220  # settings included
 
 # Where a learner may be named: these files and folders, and the defaults of single files.
 NAMED_ANYWHERE_IN = ("learners/", "experiments/definitions", "reports/paper")
@@ -102,6 +103,13 @@ def test_a_name_and_an_import_are_found_where_they_stand() -> None:
 
 def test_there_are_few_source_files() -> None:
     assert sum(not path.startswith("learners/") for path in source_files()) <= MOST_FILES
+
+
+def test_the_method_of_the_paper_is_short_and_has_no_private_part() -> None:
+    path = "learners/scale.py"
+    assert len((SOURCE / path).read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_SCALE
+    names = {name for name, defined in private_names(source_files()[path]) if defined} - {"_"}
+    assert {name for name in names if name.startswith("_")} == set()
 
 
 def test_private_members_are_used_in_their_own_class_or_module_only() -> None:

@@ -37,11 +37,11 @@ def given_references() -> dict[str, dict[str, str]]:
     return {group: dict(plugins.given) for group, plugins in _kinds.items() if plugins.given}
 
 
-def name_references(named: Mapping[str, object]) -> None:
-    """Take over what the user named in this process, by group of entry points; what is no name counts as nothing."""
-    for group, name in named.items():
+def name_references(**named: object) -> None:
+    """Take over what the user named: `stream`, `learner` or `backbone`; what is no name counts as nothing."""
+    for kind, name in named.items():
         if isinstance(name, str):
-            _kinds[group].give(str(name))
+            _kinds[f"scale_cl.{kind}s"].give(str(name))
 
 
 def give_references(references: Mapping[str, Mapping[str, str]]) -> None:

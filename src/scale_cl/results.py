@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import reprlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -202,6 +202,8 @@ class RunResult:
         """The content of `result.json`."""
         optional = self.seeds[0].optional_measures
         measured = [measured_as_dict(s.evaluations, s.predictions) for s in self.seeds]
+        boundaries = [None if s.boundaries is None else s.boundaries.as_dict() for s in self.seeds]
+        skipped = [s.skipped_samples for s in self.seeds]
         return {
             **_head("run", self.seeds[0]),
             "seeds": [s.seed for s in self.seeds],
@@ -213,8 +215,8 @@ class RunResult:
             "tasks": [s.tasks for s in self.seeds],
             "matrix": [s.matrix for s in self.seeds],
             **{key: [one.get(key) for one in measured] for key in measured[0]},
-            **_listed(s.boundaries for s in self.seeds),
-            **_unless_zero([s.skipped_samples for s in self.seeds]),
+            **({"boundaries": boundaries} if any(boundaries) else {}),
+            **({"skipped_samples": skipped} if any(skipped) else {}),
             "environment": self.environment,
         }
 
@@ -281,20 +283,9 @@ def seed_as_dict(seed: SeedResult, environment: dict[str, Any]) -> dict[str, Any
         "matrix": seed.matrix,
         **measured_as_dict(seed.evaluations, seed.predictions),
         **({} if seed.boundaries is None else {"boundaries": seed.boundaries.as_dict()}),
-        **_unless_zero(seed.skipped_samples),
+        **({"skipped_samples": seed.skipped_samples} if seed.skipped_samples else {}),
         "environment": environment,
     }
-
-
-def _listed(boundaries: Iterable[FoundBoundaries | None]) -> dict[str, Any]:
-    """The entry of a run about boundaries, if they were to be found."""
-    found = [None if of_seed is None else of_seed.as_dict() for of_seed in boundaries]
-    return {"boundaries": found} if any(found) else {}
-
-
-def _unless_zero(skipped: int | list[int]) -> dict[str, Any]:
-    """The entry about samples that could not be read, of a seed or of all, if there were any."""
-    return {"skipped_samples": skipped} if (any(skipped) if isinstance(skipped, list) else skipped) else {}
 
 
 def _head(kind: str, seed: SeedResult) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import chosen
-from scale_cl.experiments.planning import ExperimentPlan, Request, plan
+from scale_cl.experiments.planning import ExperimentPlan, Request, file_of_search, plan
 from scale_cl.experiments.result_index import scan
 from scale_cl.experiments.search import read_grid, winners
 from scale_cl.training.config import resolve
@@ -47,6 +47,11 @@ def test_a_wrong_grid_is_a_clear_error(text: str, message: str) -> None:
         read_grid([text], "scale")
     with pytest.raises(ConfigError, match="given twice"):
         read_grid(["inner_lr=0.1", "inner_lr=0.2"], "scale")
+
+
+def test_the_settings_found_for_a_learner_in_a_file_are_in_the_folder_of_the_search() -> None:
+    assert file_of_search(Path("s"), "digits", "er") == Path("s/digits-er.yaml")
+    assert file_of_search(Path("s"), "digits", "sub/own.py:Own") == Path("s/digits-sub_own.py_Own.yaml")
 
 
 def test_the_winner_is_a_config_for_the_continual_run(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from scale_cl.errors import ConfigError, ExportError, InputError, OutputInUseErr
 from scale_cl.export import to_onnx, to_torch_export
 from scale_cl.export.export_files import check
 from scale_cl.export.export_task import RawTaskNet, Subject, subject_of
-from scale_cl.learners import Learner, registry
+from scale_cl.learners import Finetune, Learner, registry
 from tests.learners.tiny import VECTORS, teach
 
 
@@ -60,6 +60,18 @@ def test_another_class_or_shape_or_nan_is_no_agreement(learner: Learner) -> None
         check(subject, lambda x: net(x) * torch.nan)
     with pytest.raises(ExportError, match=r"gives logits \[64, 2\], expected \[64, 3\]"):
         check(subject, lambda x: net(x)[:, :2])
+
+
+def test_scores_that_the_network_does_not_compute_are_named(tmp_path: Path) -> None:
+    class Doubled(Finetune):
+        def scores(self, x: Tensor, task: Tensor) -> Tensor:
+            return 2 * super().scores(x, task)
+
+    learner = teach(Doubled(VECTORS), tasks=1)
+    said = "; nothing is left of it; Doubled has `scores` of its own, which `for_task` of the network that predicts"
+    with pytest.raises(ExportError, match=said):
+        to_torch_export(learner, tmp_path / "a.pt2")
+    assert inside(tmp_path) == []
 
 
 def test_a_class_that_changes_within_the_tolerance_of_a_logit_is_seen(learner: Learner) -> None:

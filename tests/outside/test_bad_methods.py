@@ -182,10 +182,46 @@ class Prefixed(Good):
     presets = {"ours": Preset({"rate": 3})}
 
 
+class ElsewherePreset(Good):
+    """Has a preset that nobody can ask for."""
+
+    presets = {"mine": Preset({"lr": 3})}
+
+
+class RateConfig(LearnerConfig):
+    lr: float = setting(0.1, "rate")
+
+
+class Forgotten(Good):
+    """Has settings without the decorator of a dataclass."""
+
+    config_class = RateConfig
+
+
+class Smaller(Good):
+    """Has a word where a pair should be."""
+
+    smaller = "width"
+
+
+class Slotless(Good):
+    """Keeps a memory of nothing."""
+
+    def build(self, engine):
+        super().build(engine)
+        engine.memory("memory", 0)
+
+
 class Anywhere(Good):
     """Has a number where scenarios should be."""
 
     scenarios = 5
+
+
+class TasksOnly(Good):
+    """Takes no other scenario."""
+
+    scenarios = ("task",)
 
 
 class Netless(Good):
@@ -244,8 +280,19 @@ FAULTS = {
     ),
     "raising.py:Method": r"learner 'raising\.py:Method' cannot be imported \(raising\.py, line 2\): KeyError: 'gone'",
     "faults.py:Misset": (
-        r"learner 'faults\.py:Misset': Misset\.presets is \{'ours': \{'lr': 3\}\}; it must map names to Preset, .*"
+        r"learner 'faults\.py:Misset': Misset\.presets is \{'ours': \{'lr': 3\}\}; it must map paper or ours to .*"
     ),
+    "faults.py:ElsewherePreset": (
+        r"learner 'faults\.py:ElsewherePreset': .*presets is \{'mine': .*\}; it must map paper or ours to Preset, .*"
+    ),
+    "faults.py:Forgotten": (
+        r"learner 'faults\.py:Forgotten': Forgotten\.config_class must be a dataclass derived from LearnerConfig"
+    ),
+    "faults.py:Smaller": (
+        r"learner 'faults\.py:Smaller': Smaller\.smaller is 'width'; "
+        r"it must be None, or words and the name of a setting"
+    ),
+    "faults.py:Slotless": r"memory slots: 0 is out of range, it must be at least 1",
     "leaving.py:Method": r"learner 'leaving\.py:Method' cannot be imported \(leaving\.py, line 3\): SystemExit",
     "faults.py": r"learner 'faults\.py' is a file; say what to take from it, --learner faults\.py:Class",
     "faults.py:FailingInPauses": r"FailingInPauses failed in pauses \(faults\.py, line \d+\): ValueError: no pause",
@@ -377,6 +424,7 @@ def test_a_broken_package_hides_no_other_learner(
     command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = {"broken": "nowhere_at_all:Method", "unbuildable": "faults_installed:Unbuildable"}
+    points["tasks-only"] = "faults_installed:TasksOnly"
     folder = entry_points(tmp_path / "site", points)
     (folder / "faults_installed.py").write_text(METHODS)
     monkeypatch.syspath_prepend(folder)
@@ -388,6 +436,8 @@ def test_a_broken_package_hides_no_other_learner(
         "ModuleNotFoundError: No module named 'nowhere_at_all'"
     ]
     assert [line for line in lines if line.startswith("finetune ")] != []
+    (row,) = (line.split()[1:] for line in lines if line.startswith("tasks-only ") and "Takes" not in line)
+    assert (row[0], row[-4:-2], row[-1][0]) == ("task", ["-", "-"], "+"), "sizes on streams of that scenario alone"
     assert [line.partition(":")[0] for line in lines[-2:]] == [
         "* broken is not in the table",
         "* unbuildable is not in the table",

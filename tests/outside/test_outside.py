@@ -43,7 +43,7 @@ FILE = '''
 from dataclasses import dataclass
 
 from scale_cl.engine import ReplayConfig
-from scale_cl.learners.learner import ReplayLearner
+from scale_cl.learners.learner import ReplayLearner, replay_memory
 from scale_cl.losses import cross_entropy
 from scale_cl.settings import setting
 
@@ -56,16 +56,29 @@ class MixedConfig(ReplayConfig):
 
 
 class Mixed(ReplayLearner):
-    """One cross-entropy over batch and replay."""
+    """One cross-entropy over batch and replay, whose features are held near those that are stored."""
 
     config_class = MixedConfig
 
+    def build(self, engine):
+        self.network = engine.network()
+        self.memory = replay_memory(engine, self.config, logits=("features",))
+
     def update(self, batch):
         (samples,) = self.memory.replay_with(batch, self.config.replay)
-        loss = cross_entropy(self.network(samples).logits, samples.y)
+        out = self.network(samples)
+        loss = cross_entropy(out.logits, samples.y)
+        if samples.replayed:
+            stored, _ = self.memory.stored_logits(samples.rows, self.engine.backbone.feature_width, "features")
+            loss = loss + (samples.from_memory(out.features) - stored).square().mean()
         self.network.base.descend(loss, self.config.lr)
         self.log(loss=loss)
         self.memory.write(batch)
+
+    def task_ended(self, task):
+        rows = self.memory.rows_of(task)
+        stored = self.engine.evaluated(self.memory.x[rows], self.memory.task[rows])
+        self.memory.keep_logits("features", rows, stored.features)
 '''
 
 
@@ -206,6 +219,13 @@ def test_learners_from_outside_are_reproduced_and_reported_beside_ours(mixed: st
     assert listed == ["er", "outside-ewc", "derpp"], "its class says after which learner it stands in tables"
 
 
+def test_a_file_is_searched_over_a_grid(mixed: str, command: Callable[..., Any]) -> None:
+    asked = ("reproduce", "search", "--streams", "digits", "--learners", mixed, "--grid", "lr=0.05,0.1")
+    planned = command(*asked, "--seeds", "1", "--device", "cpu", "--out", "r", "--dry-run")
+    assert planned.code == 0, planned.err
+    assert planned.out.splitlines()[-1].startswith("2 runs to do, ")
+
+
 def test_results_of_a_package_that_is_gone_are_still_reported(
     site: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,10 +363,16 @@ def test_an_estimator_takes_a_file_and_its_model_does_not_import_it(
     assert np.array_equal(loaded.predict_proba(x), model.predict_proba(x))
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_a_file_is_benched(mixed: str, command: Callable[..., Any]) -> None:
-    done = command("bench", "cost", "--stream", "pmnist", "--synthetic", "--learner", mixed, "--out", "b")
+    little = ("--synthetic", "--rounds", "1", "--block", "1", "--grow-to", "3", "--seeds", "1", "--seed-steps", "2")
+    done = command("bench", "cost", "growth", "seeds", "--stream", "pmnist", *little, "--learner", mixed, "--out", "b")
     assert done.code == 0, done.err
-    assert done.out.startswith(f"cost    {mixed} on pmnist")
+    lines = done.out.splitlines()
+    begin = {line.split()[0]: line for line in lines if f" {mixed} on pmnist " in line}
+    assert "steps/s" in begin["seeds"]
+    assert " 0 bytes unexplained" in begin["growth"]
+    assert f"logits {20 * 50 * 256 * 4 // 1024} KiB" in begin["cost"], "a vector of features per slot of 20 tasks"
 
 
 def test_a_run_of_a_file_has_a_folder_without_its_path(mixed: str, command: Callable[..., Any]) -> None:

@@ -180,7 +180,7 @@ def bytes_kept(
     for memory in owned.memories.values():
         rows = memory.slots * {"task": tasks, "class": every, "total": 1}[memory.budget]
         samples += rows * (memory.x[0].nbytes + 2 * _INT)  # with label and task
-        logits += int(sum(rows * widths[kind] * _FLOAT for kind in memory.logits))
+        logits += int(sum(rows * widths.get(kind, net.heads.width) * _FLOAT for kind in memory.logits))
     importances = _total(t for t, _ in owned.tensors.values())
     for state in owned.states.values():
         importances += _used(learner, state.tensors) if state.weights is owned.base else _total(state.tensors)

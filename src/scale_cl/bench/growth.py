@@ -136,7 +136,7 @@ def expected_growth(learner: Learner, task: int, classes: int) -> StateBytes:
         sample = memory.x[0].numel() * memory.x.element_size() + 3 * _INT + 2  # label, task, rank; two flags
         samples += memory.slots * sample + _INT  # number of samples seen
         widths = {"class": classes, "task": task + 2}  # task logits: the fake task, the earlier tasks and this one
-        stored = sum(widths[kind] for kind, kept in memory.logits.items() if kept.widths)
+        stored = sum(widths.get(kind, width) for kind, kept in memory.logits.items() if kept.widths)
         logits += memory.slots * (stored * _FLOAT + len(memory.logits) * 2 * _INT)  # and start and width of each kind
     embedding = 0 if learner.net.generator is None else learner.net.generator.embedding_width * _FLOAT
     output = (width + 1) * _FLOAT if owned.parts.get("discriminator") else 0

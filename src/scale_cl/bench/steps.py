@@ -24,6 +24,7 @@ from scale_cl.cuda_graphs import Outputs, RecordedFunction
 from scale_cl.experiments.local import cores
 from scale_cl.learners import Learner
 from scale_cl.nets.backbones import unmodulated
+from scale_cl.plugins import give_references, given_references
 from scale_cl.streams import Stream
 from scale_cl.training import train
 from scale_cl.training.learner_run import LearnerRun
@@ -178,15 +179,24 @@ def _over_processes(given: BenchData, learner: str, how: Conditions, count: int,
     with spawn.Manager() as manager, ProcessPoolExecutor(processes, mp_context=spawn) as pool:
         ready = manager.Barrier(processes)
         name, synthetic = given.name, given.data == "synthetic"
-        futures = [pool.submit(_share, name, synthetic, learner, how, seeds, steps, ready) for seeds in shares]
+        what = partial(_share, given_references(), name, synthetic, learner, how)
+        futures = [pool.submit(what, seeds, steps, ready) for seeds in shares]
         spans = [future.result() for future in futures]
     return max(end for _, end in spans) - min(begin for begin, _ in spans), processes
 
 
 def _share(
-    name: str, synthetic: bool, learner: str, how: Conditions, seeds: list[int], steps: int, ready: Any
+    references: dict[str, dict[str, str]],
+    name: str,
+    synthetic: bool,
+    learner: str,
+    how: Conditions,
+    seeds: list[int],
+    steps: int,
+    ready: Any,
 ) -> tuple[float, float]:
     """In a process: run its seeds one after another; return the times of the first start and of the last end."""
+    give_references(references)
     torch.set_num_threads(how.threads)
     runs = _learner_runs(bench_data(name, how.root, synthetic=synthetic), learner, how, seeds)
     ready.wait(timeout=600)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scale_cl import files
+from scale_cl.bench import PARTS
 from scale_cl.bench.conditions import Clock, Conditions, bench_data
 from scale_cl.bench.cost import cost_row
 from scale_cl.bench.growth import growth
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 SCHEMA = "scale-cl/bench/1"
 BenchEntry = dict[str, Any]
 Rows = list[dict[str, Any]]
-PARTS = ("steps", "streams", "seeds", "growth", "cost")
 _MAIN = ("scale", "er")  # measured in all parts but `steps` unless others are named
 
 

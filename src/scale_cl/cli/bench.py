@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from scale_cl.bench import PARTS
 from scale_cl.cli import say
 
-if TYPE_CHECKING:
-    pass
-
 _HISTORY = Path("benchmarks") / "history.jsonl"
-_PARTS = ("steps", "streams", "seeds", "growth", "cost")
 
 
 def bench(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PART]...", help=f"Parts to run, of {', '.join(_PARTS)}; all if none is given."),
+        typer.Argument(metavar="[PART]...", help=f"Parts to run, of {', '.join(PARTS)}; all if none is given."),
     ] = None,
     stream: Annotated[
         list[str] | None,
@@ -66,9 +63,9 @@ def bench(
     from scale_cl.training.run_directory import new_directory
 
     for part in parts or ():
-        require_known("part", part, list(_PARTS))
+        require_known("part", part, list(PARTS))
     settings = BenchSettings(
-        parts=tuple(dict.fromkeys(parts or _PARTS)),
+        parts=tuple(dict.fromkeys(parts or PARTS)),
         streams=tuple(stream or BenchSettings.streams),
         learners=tuple(learner or ()),
         device=device,

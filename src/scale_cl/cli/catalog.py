@@ -63,23 +63,26 @@ def property_lines() -> list[str]:
     """The table of properties from the paper's supplement, one line per learner, with notes where ours differs."""
     from scale_cl.learners import method_properties, registry
 
-    streams = list(method_properties.EXAMPLES)
     cells = [["learner", *_APPLIES, *_TITLES.values()]]
-    for stream in streams:
+    for stream in method_properties.EXAMPLES:
         cells[0] += [f"{stream}: parameters", "per task"]
     ticks, missing = [], []
     for name in registry.names():
         try:
-            rows = [method_properties.rows(*method_properties.EXAMPLES[stream], [name])[0] for stream in streams]
+            kind = registry.entry(name).kind
+            rows = [
+                method_properties.rows(spec, classes, [name])[0] if spec.scenario in kind.scenarios else None
+                for spec, classes in method_properties.EXAMPLES.values()
+            ]
         except Exception as error:  # one broken package must not hide the other learners
             if name not in registry.OUTSIDE.names():
                 raise
             missing.append(f"* {name} is not in the table: {' '.join(str(error).split()) or type(error).__name__}")
             continue
-        ticks.append(row := rows[streams.index("scifar100")])
-        marks = [("yes" if said else "-") + "*" * (trait in row.differs) for trait, said in asdict(row.traits).items()]
-        numbers = [text for row in rows for text in (f"{row.parameters:,}", f"+{row.growth:,}")]
-        kind = registry.entry(name).kind
+        one = next(filter(None, reversed(rows)), method_properties.Row(name, kind.traits, {}, 0, 0))
+        ticks.append(one)
+        marks = [("yes" if said else "-") + "*" * (trait in one.differs) for trait, said in asdict(one.traits).items()]
+        numbers = [t for row in rows for t in ((f"{row.parameters:,}", f"+{row.growth:,}") if row else ("-", "-"))]
         applies = [
             "all" if len(kind.scenarios) == 3 else "/".join(kind.scenarios),
             "needed" if kind.needs_boundaries else "-",

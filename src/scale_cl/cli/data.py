@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scale_cl.cli import say
+from scale_cl.cli.progress import bar
 
 if TYPE_CHECKING:
     from scale_cl.streams.fetch import Report
-    from scale_cl.streams.sources.source import Progress, Source
+    from scale_cl.streams.sources.source import Source
 
 app = typer.Typer(help="List, download and check the data sets of the streams.", no_args_is_help=True)
 
@@ -82,7 +83,7 @@ def check(name: Name, data: Root = None) -> None:
     source = _source(name)
     root = Path() if source.embedded else data_root(data)
     try:
-        with _bar(f"checking {source.title}") as progress:
+        with bar(f"checking {source.title}") as progress:
             findings = source.check(root, progress)
     except OSError as error:
         raise DataError(f"{source.title} cannot be read in {root}: {error}") from error
@@ -97,21 +98,6 @@ def _source(name: str) -> Source:
     from scale_cl.streams import catalog
 
     return catalog.SOURCES[name] if name in catalog.SOURCES else catalog.source_of(name)
-
-
-@contextlib.contextmanager
-def _bar(text: str) -> Iterator[Progress | None]:
-    """A progress bar, if stderr is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Bar(console=console, transient=True) as bar:
-        line = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(line, completed=done, total=total)
 
 
 @contextlib.contextmanager
@@ -133,12 +119,12 @@ def _download_bars(root: Path) -> Iterator[Report]:
         yield tell
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=console) as bar:
+    with Bar(*columns, TimeRemainingColumn(), console=console) as bars:
         lines = {}
 
         def report(file: str, done: int, total: int) -> None:
             if file not in lines:
-                lines[file] = bar.add_task(file, total=total)
-            bar.update(lines[file], completed=done)
+                lines[file] = bars.add_task(file, total=total)
+            bars.update(lines[file], completed=done)
 
         yield report

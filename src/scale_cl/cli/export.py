@@ -57,7 +57,7 @@ def export(
 
     if form not in export_files.SUFFIXES:
         raise ConfigError(f"--format is {form!r}; formats are {', '.join(export_files.SUFFIXES)}")
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     names, subject_of, trained = _model(source, seed)
     if form == "onnx":
         export_files.require_onnx()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scale_cl.cli import BackboneReference, LearnerReference, Seed, say
+from scale_cl.cli.progress import bar
 from scale_cl.cli.run import close, run_with_progress
 from scale_cl.errors import is_utf8
 
@@ -53,7 +54,7 @@ def learn(
     from scale_cl.training.kept_model import lesson, opened
     from scale_cl.training.run_directory import RunDirectory, RunRequest
 
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     place = RunDirectory(directory)
     with opened(place):
         config = lesson(place, stream, assignments or (), force=force)
@@ -90,7 +91,7 @@ def predict(
     from scale_cl.estimator.saved_model import predict as predict_images
     from scale_cl.plugins import name_references
 
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     if out is not None:
         _check_free(out, force=force)
     with _progress(quiet=quiet) as progress:
@@ -130,7 +131,7 @@ def evaluate(
     from scale_cl.estimator import saved_model
     from scale_cl.plugins import name_references
 
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     with _progress(quiet=quiet) as progress:
         found = saved_model.evaluate(source, images, task=task, seed=seed, progress=progress)
     for one in found:
@@ -234,15 +235,8 @@ def _progress(*, quiet: bool) -> Iterator[Progress | None]:
     if quiet:
         yield None
         return
-    if not sys.stderr.isatty():
-        yield _show_line
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("images", total=None)
-        yield lambda done, count: bars.update(bar, completed=done, total=count)
+    with bar("images") as show:
+        yield show or _show_line
 
 
 def _show_line(done: int, count: int) -> None:

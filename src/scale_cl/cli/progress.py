@@ -1,4 +1,4 @@
-"""The progress of a run for people: a live bar on a terminal, one line per task elsewhere.
+"""Progress for people: of a run a live bar on a terminal, one line per task elsewhere; of other work a plain bar.
 
 Everything is written to stderr; stdout holds the result alone.
 """
@@ -9,7 +9,8 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from scale_cl.errors import printable
@@ -17,6 +18,7 @@ from scale_cl.errors import printable
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from scale_cl.streams.sources.source import Progress as Done
     from scale_cl.training.events import Event, Started
 
 _REFRESH = 0.1  # seconds between updates of the bar
@@ -281,6 +283,21 @@ def for_person(*, quiet: bool, places: Mapping[str, str] | None = None) -> Silen
     shown = Silent() if quiet else Bar() if sys.stderr.isatty() else Lines()
     shown.places = dict(places or {})
     return shown
+
+
+@contextmanager
+def bar(text: str) -> Iterator[Done | None]:
+    """A function that shows how much of how much is done as a bar, if stderr is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as shown:
+        line = shown.add_task(text, total=None)
+        yield lambda done, total: shown.update(line, completed=done, total=total)
 
 
 def clock(seconds: float) -> str:

@@ -139,8 +139,7 @@ def resume(
     from scale_cl.training.config import RunSettings
     from scale_cl.training.run_directory import RunDirectory
 
-    named = {"scale_cl.streams": stream, "scale_cl.learners": learner, "scale_cl.backbones": backbone}
-    name_references(named)
+    name_references(stream=stream, learner=learner, backbone=backbone)
     if not files.is_folder(directory):
         raise CheckpointError(f"{directory} is not a directory; name the one that the run writes to")
     with RunDirectory(directory).claimed(force=True) as claimed:

@@ -12,6 +12,7 @@ from scale_cl.engine.settings import (
     LearnerConfig,
     MemoryConfig,
     ReplayConfig,
+    Setup,
     State,
     StepStats,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "ReplayConfig",
     "ReplayMemory",
     "Samples",
+    "Setup",
     "State",
     "StepStats",
     "TaskModules",

@@ -15,18 +15,17 @@ from scale_cl.engine.network import Network, Statistics
 from scale_cl.engine.owned import Owned
 from scale_cl.engine.parts import Part, TaskModules, TaskPart, TaskShape, Teacher
 from scale_cl.engine.replay import Batch, ReplayMemory, Samples
-from scale_cl.engine.settings import Compute, LearnerConfig, StepStats
+from scale_cl.engine.settings import Setup, StepStats
 from scale_cl.engine.weights import Changes, Weights, WeightState
 from scale_cl.errors import ConfigError, ScaleClError
 from scale_cl.memory import Budget, PolicyName
 from scale_cl.nets import Backbone, ContinualNet, Heads, Inputs, Outputs, ParameterGenerator
-from scale_cl.nets.custom_backbone import BackboneLike, make_backbone
+from scale_cl.nets.custom_backbone import make_backbone
 from scale_cl.nets.film import FilmForm
 from scale_cl.nets.heads import LabelMap
 from scale_cl.nets.kernels import finish_compiling
 from scale_cl.nets.kernels.convolution import use_direct
 from scale_cl.nets.kernels.norm import BatchNorm
-from scale_cl.streams import InputSpec
 
 M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
@@ -35,24 +34,14 @@ T = TypeVar("T")
 class Builder:
     """Makes what a method declares, and offers what its step needs."""
 
-    def __init__(
-        self,
-        method_name: str,
-        spec: InputSpec,
-        config: LearnerConfig,
-        *,
-        seed: int,
-        device: torch.device | str,
-        compute: Compute,
-        backbone: BackboneLike | None,
-    ) -> None:
+    def __init__(self, method_name: str, setup: Setup) -> None:
         """Draw the backbone; the method then declares the rest, and `ready` ends that."""
-        self.method_name, self.spec, self.config, self.seed, self.compute = method_name, spec, config, seed, compute
-        self.device = torch.device(device)
+        self.method_name, self.spec, self.config, self.seed = method_name, setup.spec, setup.config, setup.seed
+        self.device, self.compute, self.given_backbone = setup.device, setup.compute, setup.backbone
         self.is_cpu = self.device.type == "cpu"  # the host reads tensors without waiting, and nothing is recorded
         self.capacity = 16 if self.is_cpu else 32  # tasks that growing parts have room for at first
-        self.weights_rng = torch.Generator().manual_seed(seed)  # on the CPU: the same weights on every device
-        self.rng = torch.Generator(self.device).manual_seed(seed)
+        self.weights_rng = torch.Generator().manual_seed(self.seed)  # on the CPU: the same weights on every device
+        self.rng = torch.Generator(self.device).manual_seed(self.seed)
         self.task = torch.zeros((), dtype=torch.int64, device=self.device)  # number of the open task
         self.numbers: dict[str, int] = {}  # of the tasks by name, in order of arrival
         self.classes: list[int] = []  # of each task
@@ -65,7 +54,6 @@ class Builder:
         self.measurements: list[tuple[ReplayMemory, RecordedFunction]] = []  # of batch-norm statistics, at task end
         self.statistics: Mapping[str, Tensor] = {}  # batch-norm buffers for the prediction that is being made
         self.recorded: list[RecordedFunction] = []
-        self.given_backbone = backbone
         self.backbone = self._new_backbone()
 
     def _new_backbone(self) -> Backbone:
@@ -170,7 +158,8 @@ class Builder:
             slots: samples per task, per class or in total, as `budget` says.
             policy: which samples stay.
             budget: what the slots are counted by.
-            logits: kinds of logits that are kept with samples, such as "class".
+            logits: what may be kept with a sample: logits of the classes ("class"), of the tasks ("task"), or under any
+                other name a vector of any width, which estimates of memory take to be as wide as the features.
             measure_norms: measure batch-norm statistics on it when a task ends, and for predictions within a task.
         """
         if not self.spec.boundaries and budget != "total":

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 
 from scale_cl.engine.building import Builder
+from scale_cl.engine.settings import Setup
 from scale_cl.errors import FAILURES, ScaleClError, one_line, place_of
 
 
 class Caller(Builder):
     """Calls what a method defines. An error says where it was raised; what is half changed is not used any more."""
 
-    def __init__(self, method: Any, *given: Any, **more: Any) -> None:
-        """As `Builder`, for this method."""
-        super().__init__(type(method).__name__, *given, **more)
+    def __init__(self, method: Any, setup: Setup) -> None:
+        """`method` declares what it owns to this object."""
+        super().__init__(type(method).__name__, setup)
         self.method: Any = method
         self._is_ours = type(method).__module__.startswith("scale_cl.")  # our own errors keep their traceback
         self.broken_off = ""  # the call that began to change the learner and did not come to its end

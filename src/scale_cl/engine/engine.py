@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import fields
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from scale_cl.engine.divergence import DeviceGuard, Finding, Guard, HostGuard
 from scale_cl.engine.parts import TaskPart, TaskShape
 from scale_cl.engine.prediction import Predictor
 from scale_cl.engine.replay import Batch, ReplayMemory
-from scale_cl.engine.settings import LearnerConfig, State, StepStats
+from scale_cl.engine.settings import Setup, State, StepStats
 from scale_cl.engine.turns import in_turn
 from scale_cl.engine.validation import (
     check_heads,
@@ -31,9 +31,9 @@ from scale_cl.engine.validation import (
     check_tasks,
 )
 from scale_cl.engine.weights import WeightState
-from scale_cl.errors import FAILURES, CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError
+from scale_cl.errors import FAILURES, CheckpointError, ConfigError, DivergenceError, InputError, ScaleClError, one_line
 from scale_cl.memory import Journal
-from scale_cl.streams import InputSpec, TaskInfo
+from scale_cl.streams import TaskInfo
 
 STREAM = "stream"  # name of the one task of a stream without boundaries
 _log = logging.getLogger("scale_cl")
@@ -69,9 +69,9 @@ class Method(Protocol):
 class Engine(Predictor):
     """Runs one method: tasks, steps and state; prediction is inherited."""
 
-    def __init__(self, method: Method, spec: InputSpec, config: LearnerConfig, **given: Any) -> None:
-        """As `Predictor`; `method` is called by the engine from the first task on."""
-        super().__init__(method, spec, config, **given)
+    def __init__(self, method: Method, setup: Setup) -> None:
+        """`method` is called by the engine from the first task on."""
+        super().__init__(method, setup)
         # what else to do after a diverged step; whoever makes the learner may know a better way
         self.advice = ', or let such steps be skipped (on_divergence="skip" in Compute)'
         self._under_way = False  # whether a step has begun and not ended
@@ -433,8 +433,8 @@ class Engine(Predictor):
                 self.broken_off = ""
             if isinstance(error, CheckpointError):
                 raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
+            what = f"state does not fit this learner ({one_line(error)}); make it with the same config"
+            raise CheckpointError(what) from None
         self.broken_off = ""
 
     def _take_state(self, state: State) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from scale_cl.engine.network import Network, running_statistics
 from scale_cl.engine.parts import Part, TaskModules, TaskPart, TaskShape, Teacher
 from scale_cl.engine.replay import ReplayMemory
+from scale_cl.engine.settings import tensors_of
 from scale_cl.engine.weights import Changes, Weights, WeightState
 from scale_cl.errors import CheckpointError
 from scale_cl.nets import GrowingParameter
@@ -183,7 +184,7 @@ class Owned:
     def load_memories(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the memories over."""
         for name, memory in self.memories.items():
-            memory.load_state_dict(_own(name, tensors))
+            memory.load_state_dict(tensors_of(name, tensors))
 
     def clear(self, shapes: Mapping[str, Any]) -> None:
         """No head any more, and modules of single tasks as these shapes describe, for a state that brings its own."""
@@ -224,7 +225,7 @@ class Owned:
             raise CheckpointError("state has another weight average than this learner; make it with the same config")
         for name, state in self.all_states().items():
             state.reset()
-            for key, saved in _own(name, tensors).items():
+            for key, saved in tensors_of(name, tensors).items():
                 own = state.named[key]
                 own[tuple(slice(n) for n in saved.shape)] = saved.to(own)
         for name, (t, _) in self.tensors.items():
@@ -246,14 +247,9 @@ def _named(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{name}.{key}": plain_copy(t) for key, t in tensors.items()}
 
 
-def _own(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
-
-
 def _load(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> None:
     try:
-        module.load_state_dict(_own(name, tensors))
+        module.load_state_dict(tensors_of(name, tensors))
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None

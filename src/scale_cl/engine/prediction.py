@@ -20,6 +20,7 @@ from torch import Tensor
 from scale_cl.engine.calling import Caller
 from scale_cl.engine.network import Network
 from scale_cl.engine.replay import ReplayMemory
+from scale_cl.engine.settings import Setup
 from scale_cl.engine.turns import Turns, in_turn
 from scale_cl.engine.validation import check_inputs
 from scale_cl.errors import UnknownTaskError
@@ -52,30 +53,13 @@ class Calibration(NamedTuple):
 class Predictor(Caller):
     """Predicts with what a method has learnt; nothing here changes the state."""
 
-    def __init__(
-        self,
-        method: Any,
-        *given: Any,
-        task_specific: bool = False,
-        own_scores: bool = False,
-        derives: bool = False,
-        **more: Any,
-    ) -> None:
-        """As `Caller`.
-
-        Args:
-            method: offers `scores` and `derived`.
-            given: arguments of `Caller`.
-            task_specific: whether the method has parameters of single tasks, so that outputs depend on the task.
-            own_scores: whether the method's `scores` are not simply the logits of the network.
-            derives: whether the method's `derived` gives anything.
-            more: keyword arguments of `Caller`.
-        """
-        super().__init__(method, *given, **more)
+    def __init__(self, method: Any, setup: Setup) -> None:
+        """`method` offers `scores` and `derived`."""
+        super().__init__(method, setup)
         self.turns = Turns()  # of the threads that train and predict
         self.steps = 0
         self.task_steps = 0  # since the open task began, or began again
-        self._task_specific, self._own_scores, self._derives = task_specific, own_scores, derives
+        self._task_specific, self._own_scores, self._derives = setup.task_specific, setup.own_scores, setup.derives
         self._calibrated: tuple[object, Calibration] | None = None
         self.derived: dict[str, Tensor] = {}  # what the method's `scores` reads besides weights, such as class means
         self._derived_at: object = None  # for which weights and memory

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict
 
+import torch
 from torch import Tensor
 
 from scale_cl.engine.divergence import OnDivergence
 from scale_cl.errors import ConfigError
 from scale_cl.memory import Budget, PolicyName
-from scale_cl.nets.custom_backbone import check_name
+from scale_cl.nets.custom_backbone import BackboneLike, check_name
 from scale_cl.nets.inputs import Augmentation
 from scale_cl.settings import Settings, setting
+from scale_cl.streams import InputSpec
 
 StepStats = dict[str, Tensor]
 """Loss terms of a step as device tensors; the next step may overwrite them."""
@@ -29,6 +32,11 @@ class State(TypedDict):
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
+
+
+def tensors_of(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a state that belong to what was declared as `name`, by their names in it."""
+    return {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,21 @@ class LearnerConfig(Settings):
         for name in ("average_warmup", "consistency"):
             if getattr(self, name) and not self.weight_average:
                 raise ConfigError(f"learner.{name} needs a weight average; set learner.weight_average, to 0.99 say")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an engine is made with, beside the method."""
+
+    spec: InputSpec
+    config: LearnerConfig
+    seed: int
+    device: torch.device
+    compute: Compute
+    backbone: BackboneLike | None  # in place of the one that the config names
+    task_specific: bool  # whether the method has parameters of single tasks, so that outputs depend on the task
+    own_scores: bool  # whether the method's `scores` are not simply the logits of the network
+    derives: bool  # whether the method's `derived` gives anything
 
 
 @dataclass(frozen=True)

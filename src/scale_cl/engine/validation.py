@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scale_cl.engine.settings import tensors_of
 from scale_cl.errors import CheckpointError, InputError, ScaleClError
+from scale_cl.memory.stored_rows import saved_kinds
 from scale_cl.streams import InputSpec
 
 
@@ -104,7 +106,7 @@ def check_memories(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> No
     """Numbers in a memory that are used as indices are inside what they point into."""
     classes = [number for _, number in meta["tasks"]]
     for name in meta["memories"]:
-        own = {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
+        own = tensors_of(name, tensors)
         if not own or not _makes_sense(own, classes):
             raise CheckpointError(f"state is damaged: its {name} points outside of what it holds")
 
@@ -145,7 +147,7 @@ def _makes_sense(own: Mapping[str, Tensor], classes: list[int]) -> bool:
     fits = (task >= 0) & (task < len(classes))
     limit = torch.tensor(classes, device=y.device)[task.clamp(0, len(classes) - 1)]
     fits &= (y >= 0) & (~own["stored"] | (y < limit)) & (own["stored"] | ~own["replayable"]) & (own["rank"] >= 0)
-    for kind in (name.removesuffix(".flat") for name in own if name.endswith(".flat")):
+    for kind in saved_kinds(own):
         start, width, size = own[f"{kind}.start"], own[f"{kind}.width"], len(own[f"{kind}.flat"])
         fits &= (width >= 0) & ((width == 0) | ((start >= 0) & (start <= size) & (width <= size - start)))
     return bool(fits.all())

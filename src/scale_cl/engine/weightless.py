@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from scale_cl.engine.engine import Engine
-from scale_cl.engine.settings import State
+from scale_cl.engine.settings import State, tensors_of
 from scale_cl.engine.validation import check_heads, check_plain_values
-from scale_cl.errors import CheckpointError
+from scale_cl.errors import CheckpointError, one_line
 from scale_cl.nets.custom_backbone import is_ours
 
 _ALWAYS = 256 << 20  # bytes that a memory may take before it has seen a sample
@@ -45,15 +45,14 @@ def check_before_making(make: Callable[[], HasEngine], state: State, *, kind: ty
                 engine.owned.grow(number, classes, generator=engine.weights_rng)
             expected = engine.owned.module_state()
             for name, memory in engine.owned.memories.items():
-                own = {key.removeprefix(f"{name}."): t for key, t in tensors.items() if key.startswith(f"{name}.")}
+                own = tensors_of(name, tensors)
                 memory.check_rows(own)
                 if len(own["y"]) == 0 and sum(t.nbytes for t in memory.tensors()) > _ALWAYS:
                     raise CheckpointError(f"state does not fit its settings: its {name} has no rows")
     except CheckpointError:
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise CheckpointError(f"state does not fit its settings ({reason})") from None
+        raise CheckpointError(f"state does not fit its settings ({one_line(error)})") from None
     for name, t in expected.items():
         found = tensors.get(name)
         if found is None:

@@ -473,8 +473,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _name_references(self) -> None:
         """Let learner and backbone be imported, as the user has named them; `load` does not come here."""
-        named = {"scale_cl.learners": getattr(self, "learner", None), "scale_cl.backbones": self.backbone}
-        name_references(named)
+        name_references(learner=getattr(self, "learner", None), backbone=self.backbone)
 
     def _learner_entry(self) -> registry.LearnerEntry:
         """The learner's class, name and presets."""

@@ -91,7 +91,7 @@ def load(
     seed: int | None = None,
 ) -> E:
     """The estimator that `save` wrote, by the class that wrote it; or the model that a run has kept."""
-    name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+    name_references(learner=learner, backbone=backbone)
     if isinstance(learner, str) and is_reference(learner):
         learner = None  # it serves for the one that is recorded
     if files.is_folder(path):

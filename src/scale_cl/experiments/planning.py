@@ -186,8 +186,18 @@ def searched_on(stream: str) -> str:
 
 def found_by_search(folder: Path, stream: str, learner: str) -> Path | None:
     """The settings that a search has found for a learner on a stream, if its folder has them."""
-    file = folder / f"{searched_on(stream)}-{learner}.yaml"
+    file = file_of_search(folder, searched_on(stream), learner)
     return file if file.is_file() else None
+
+
+def file_of_search(folder: Path, stream: str, learner: str) -> Path:
+    """Where the settings that a search has found for a learner on a stream are written."""
+    return folder / f"{_file_name(f'{stream}-{learner}')}.yaml"
+
+
+def _file_name(text: str) -> str:
+    """A text without what means something in a path."""
+    return re.sub(r"[^\w.=+-]", "_", text)[:150].lstrip(".")
 
 
 def _config(
@@ -246,7 +256,7 @@ def _cell(
     tasks, stream, named = config.stream.tasks, config.stream.short_name, variant(config.learner_name, case)
     base = request.out / name / (HIDDEN if experiment.hidden else "")
     base /= f"{stream}{'' if tasks is None else f'-{tasks}-tasks'}{f'-order-{order}' if isinstance(order, int) else ''}"
-    base /= re.sub(r"[^\w.=+-]", "_", named.replace(" ", "-"))[:150].lstrip(".")
+    base /= _file_name(named.replace(" ", "-"))
     runs = []
     for group in groups(missing, together=gpu and not experiment.alone):
         where = base / (f"seed-{group[0]}" if len(group) == 1 else f"seeds-{group[0]}-{group[-1]}")

@@ -13,7 +13,7 @@ import yaml
 from scale_cl import files
 from scale_cl.errors import ConfigError
 from scale_cl.experiments.definitions import EXPERIMENTS, Case, grid
-from scale_cl.experiments.planning import ExperimentCell, common
+from scale_cl.experiments.planning import ExperimentCell, common, file_of_search
 from scale_cl.experiments.result_index import Finished
 from scale_cl.learners import registry as learners
 from scale_cl.settings import parse_assignment, parse_text
@@ -34,6 +34,7 @@ class Winner:
 
 def read_grid(texts: Iterable[str], learner: str) -> tuple[Case, ...]:
     """`["inner_lr=0.01,0.1", "lambda1+lambda2=1,3"]` as cases; ConfigError for an unknown field or a wrong value."""
+    learners.OUTSIDE.give(learner)
     kind = learners.config_class(learner)
     axes: dict[str, list[object]] = {}
     for text in texts:
@@ -64,11 +65,10 @@ def _winner(stream: str, learner: str, cells: list[ExperimentCell], done: Finish
     if not finished:
         return None
     best, accuracy = max(finished, key=lambda point: point[1])  # the first of equal ones
-    base = out / best.experiment / f"{stream}-{learner}"
-    config = base.with_name(f"{base.name}.yaml")
+    config = file_of_search(out / best.experiment, stream, learner)
     case = common(EXPERIMENTS[best.experiment], stream, learner) | best.case
     winner = Winner(stream, learner, case, accuracy, len(finished), len(points), config)
-    files.write_json(base.with_name(f"{base.name}.json"), _ranking(winner, points))
+    files.write_json(config.with_suffix(".json"), _ranking(winner, points))
     files.write_text(winner.config, _config_text(winner))
     return winner
 

@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 from scale_cl import files
 from scale_cl.errors import ConfigError, ExportError, OutputInUseError, one_line
 from scale_cl.export.export_task import Label, Subject
+from scale_cl.learners import Learner
 
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 METADATA = "metadata.json"  # the extra file of a .pt2 file that holds the metadata
@@ -215,20 +216,23 @@ def check(subject: Subject, answer: Answer) -> Checked:
         given = torch.cat([answer(part) for part in raw[few].split(size)])
         wanted = own[few]
         if given.shape != wanted.shape:
-            raise ExportError(f"the exported model gives logits {list(given.shape)}, expected {list(wanted.shape)}")
+            raise _disagrees(subject, f"it gives logits {list(given.shape)}, expected {list(wanted.shape)}")
         difference = float((given - wanted).abs().max())
         if not difference <= tolerance:  # also true for NaN
-            raise ExportError(
-                f"the exported model does not agree with the learner on task {subject.task!r}: logits differ by "
-                f"{difference:.2g}, at most {tolerance:.2g} is allowed; nothing is left of it"
-            )
+            raise _disagrees(subject, f"logits differ by {difference:.2g}, at most {tolerance:.2g} is allowed")
         if changed := _changed(given, wanted, tolerance):
-            raise ExportError(
-                f"the exported model does not agree with the learner on task {subject.task!r}: it gives {changed} of "
-                f"{len(wanted)} samples another class; nothing is left of it"
-            )
+            raise _disagrees(subject, f"it gives {changed} of {len(wanted)} samples another class")
         worst = max(worst, difference)
     return Checked(len(raw), worst)
+
+
+def _disagrees(subject: Subject, how: str) -> ExportError:
+    kind = type(subject.learner)
+    own = f"; {kind.__name__} has `scores` of its own, which `for_task` of the network that predicts must compute"
+    return ExportError(
+        f"the exported model does not agree with the learner on task {subject.task!r}: {how}; nothing is left of it"
+        + (own if kind.scores is not Learner.scores else "")
+    )
 
 
 def _samples_for(subject: Subject) -> Tensor:

@@ -122,7 +122,7 @@ class CatalogStrategy(SupervisedTemplate):  # type: ignore[misc]
         peval_mode: str = "epoch",
     ) -> None:
         """Create an untrained strategy."""
-        name_references({"scale_cl.learners": learner, "scale_cl.backbones": backbone})
+        name_references(learner=learner, backbone=backbone)
         entry = registry.entry(learner)
         if entry.kind.order == "shuffled":
             raise ConfigError(f"learner {entry.name!r} trains on all tasks at once; give one that takes them in turn")

@@ -14,7 +14,18 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from scale_cl.engine import Batch, Compute, Engine, LearnerConfig, MemoryConfig, ReplayMemory, State, StepStats
+from scale_cl.engine import (
+    Batch,
+    Compute,
+    Engine,
+    LearnerConfig,
+    MemoryConfig,
+    ReplayConfig,
+    ReplayMemory,
+    Setup,
+    State,
+    StepStats,
+)
 from scale_cl.errors import ConfigError, InputError
 from scale_cl.learners.presets import Preset
 from scale_cl.nets import MLP, ContinualNet
@@ -81,21 +92,29 @@ class Learner:
         self.spec, self.seed, self.device = spec, seed, torch.device(device)
         self.compute = Compute() if compute is None else compute  # how the arithmetic is done
         self.check_applies(spec)
-        given: dict[str, Any] = {"seed": seed, "device": device, "compute": self.compute, "backbone": backbone}
-        given["task_specific"] = self.traits.task_specific_parameters
-        given["own_scores"] = type(self).scores is not Learner.scores
-        given["derives"] = type(self).derived is not Learner.derived
-        self.engine = Engine(self, spec, self.config, **given)
+        setup = Setup(
+            spec,
+            self.config,
+            seed,
+            self.device,
+            self.compute,
+            backbone,
+            task_specific=self.traits.task_specific_parameters,
+            own_scores=type(self).scores is not Learner.scores,
+            derives=type(self).derived is not Learner.derived,
+        )
+        self.engine = Engine(self, setup)
         self.build(self.engine)
         self.engine.ready()
 
     @classmethod
-    def check_applies(cls, spec: InputSpec, name: str = "") -> None:
+    def check_applies(cls, spec: InputSpec, name: str = "", stream: str = "") -> None:
         """ConfigError if the method, called `name`, does not apply to such a stream, with what would."""
         name = name or cls.name or cls.__name__.lower()
         if spec.scenario not in cls.scenarios:
             allowed = " or ".join(cls.scenarios)
-            raise ConfigError(f"{name} does not apply to scenario {spec.scenario}; it takes scenario {allowed}")
+            of = f", that of {stream}" if stream else ""
+            raise ConfigError(f"{name} does not apply to scenario {spec.scenario}{of}; it takes scenario {allowed}")
         if not spec.boundaries and cls.needs_boundaries:
             raise ConfigError(
                 f"{name} must be told where tasks begin and end; tell it, have boundaries detected, or take a learner "
@@ -264,6 +283,7 @@ def mlp_to_grow(learner: Learner) -> MLP:
 class ReplayLearner(Learner):
     """A learner with the common network and one episodic memory."""
 
+    config_class: ClassVar[type[LearnerConfig]] = ReplayConfig
     traits = Traits(episodic_memory=True)
 
     def build(self, engine: Engine) -> None:

@@ -10,33 +10,29 @@ is the original.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from scale_cl.engine import Batch, Engine, ReplayConfig, Samples
-from scale_cl.learners.learner import ReplayLearner, StepSize, replay_memory
-from scale_cl.losses import cross_entropy, cross_entropy_of_parts
+from scale_cl.engine import Batch, Samples
+from scale_cl.learners.er import Er, ErConfig
+from scale_cl.learners.learner import StepSize
 from scale_cl.settings import setting
 
 
 @dataclass(frozen=True)
-class MerConfig(ReplayConfig):
+class MerConfig(ErConfig):
     """Settings of MER."""
 
     replay: int = setting(64, "samples replayed with each batch, at most as many as are stored", low=1)
     lr: float = setting(0.05, "learning rate of the steps", above=0)
     updates: int = setting(3, "gradient steps per batch, each with a fresh draw; sample-wise: draws per sample", low=1)
     reptile_rate: float = setting(0.3, "share of these steps that the parameters keep (beta)", above=0, high=1)
-    ce: Literal["added", "together"] = setting(
-        "added", "cross-entropy of a step: means over batch and replay added, or one mean over both together"
-    )
-    replay_current: bool = setting(False, "replay samples of the current task too, not only of finished ones")
     sample_wise: bool = setting(False, "steps on one sample at a time, Reptile after each draw (the original)")
     across_rate: float = setting(
         1.0, "sample-wise: share of the steps of all draws of a sample that is kept (gamma)", above=0, high=1
     )
 
 
-class Mer(ReplayLearner):
+class Mer(Er):
     """Steps on batch and replay, then an interpolation of the parameters."""
 
     config_class = MerConfig
@@ -68,17 +64,9 @@ class Mer(ReplayLearner):
 
     def sgd_step(self, samples: Samples) -> None:
         """One step of SGD; the weight average waits for the interpolation."""
-        if self.config.ce == "added":
-            loss = cross_entropy_of_parts(self.network(samples).logits, samples.y, samples.parts)
-        else:
-            loss = cross_entropy(self.network(samples).logits, samples.y)
+        loss = self.loss(self.network(samples).logits, samples)
         self.network.base.descend(loss, self.config.lr, average=False)
         self.log(loss=loss)
-
-    def build(self, engine: Engine) -> None:
-        """Declare network and memory; one mean over batch and replay goes with joint batch statistics."""
-        self.network = engine.network(statistics="separate" if self.config.ce == "added" else "joint")
-        self.memory = replay_memory(engine, self.config)
 
     @classmethod
     def step_size(cls, config: Any, batch: int, stored: int, tasks: int) -> StepSize:

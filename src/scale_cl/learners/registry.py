@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import get_args
@@ -118,22 +119,38 @@ def entry(name: str | type[Learner]) -> LearnerEntry:
 
 
 def _are_presets(found: object) -> bool:
-    return isinstance(found, Mapping) and all(isinstance(preset, Preset) for preset in found.values())
+    if not isinstance(found, Mapping):
+        return False
+    return all(name in PRESETS and isinstance(preset, Preset) for name, preset in found.items())
 
 
 def _are_scenarios(found: object) -> bool:
     return isinstance(found, tuple | list) and bool(found) and all(one in get_args(Scenario) for one in found)
 
 
+def _is_smaller(found: object) -> bool:
+    return found is None or (isinstance(found, tuple) and [type(one) for one in found] == [str, str])
+
+
 _ATTRIBUTES: tuple[tuple[str, Callable[[object], bool], str], ...] = (  # of a class from outside
-    ("presets", _are_presets, 'map names to Preset, such as {"ours": Preset({"lr": 0.1})}'),
+    ("presets", _are_presets, f'map {" or ".join(PRESETS)} to Preset, such as {{"ours": Preset({{"lr": 0.1}})}}'),
     ("scenarios", _are_scenarios, f"be a tuple of some of {', '.join(get_args(Scenario))}"),
     ("traits", lambda found: isinstance(found, Traits), "be a Traits"),
     ("order", lambda found: found in ("tasks", "shuffled"), "be tasks or shuffled"),
     ("after", lambda found: isinstance(found, str), "be the name of a learner"),
     ("description", lambda found: isinstance(found, str), "be a line of text"),
     ("update_settings", lambda found: isinstance(found, tuple | list), "be a tuple of names of settings"),
+    ("smaller", _is_smaller, "be None, or words and the name of a setting"),
+    *(
+        (attribute, lambda found: isinstance(found, bool), "be True or False")
+        for attribute in ("needs_boundaries", "needs_labels", "learns_at_end")
+    ),
 )
+
+
+def _is_dataclass(config: type) -> bool:
+    """Whether a class derived from a dataclass is one too, or adds nothing to it."""
+    return "__dataclass_fields__" in vars(config) or not inspect.get_annotations(config)
 
 
 def entry_of(kind: object, name: str) -> LearnerEntry:
@@ -144,7 +161,7 @@ def entry_of(kind: object, name: str) -> LearnerEntry:
     if kind.update is Learner.update:
         raise ConfigError(f"{what} has no step: {kind.__name__} must define update(self, batch)")
     config = kind.config_class
-    if not (isinstance(config, type) and issubclass(config, LearnerConfig) and dataclasses.is_dataclass(config)):
+    if not (isinstance(config, type) and issubclass(config, LearnerConfig) and _is_dataclass(config)):
         raise ConfigError(f"{what}: {kind.__name__}.config_class must be a dataclass derived from LearnerConfig")
     for field in dataclasses.fields(config):
         if not field.metadata.get("doc"):

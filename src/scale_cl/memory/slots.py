@@ -48,6 +48,8 @@ class TaskSlots(StoredRows):
 
         With `shared_labels`, a label means the same class in all tasks; otherwise each task has classes of its own.
         """
+        if slots < 1:
+            raise ConfigError(f"memory slots: {slots} is out of range, it must be at least 1")
         for what, given, known in (("policy", policy, tuple(POLICIES)), ("budget", budget, BUDGETS)):
             if given not in known:
                 raise ConfigError(f"memory_{what} is {given!r}; it must be one of {', '.join(known)}")

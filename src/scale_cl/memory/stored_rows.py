@@ -93,11 +93,11 @@ class StoredRows:
             kept.width[rows] = 0
 
     def stored_logits(self, rows: Tensor, columns: int, kind: str = "class") -> tuple[Tensor, Tensor | None]:
-        """Logits stored with `rows`, [..., columns], and which of them exist (None: all)."""
+        """Logits stored with `rows`, [..., columns], and which of them exist, [..., columns] (None: all)."""
         return self.logits[kind].get(rows, columns)
 
     def keep_logits(self, kind: str, rows: Tensor, values: Tensor) -> None:
-        """Store the logits [n, width] of `rows`: of their classes or of their tasks, by the current model."""
+        """Keep logits or other values of that kind, [n, width], with `rows`, in place of those that they had."""
         self.logits[kind].put(rows, values)
 
     def grow(self, rows: int) -> None:
@@ -135,3 +135,8 @@ class StoredRows:
             mine[:rows] = state[name].to(self.device)
         for name, kept in self.logits.items():
             kept.take(*(state[f"{name}.{part}"] for part in ("flat", "start", "width")))
+
+
+def saved_kinds(state: Mapping[str, Tensor]) -> list[str]:
+    """Kinds of logits that the saved rows of a memory have."""
+    return [name.removesuffix(".flat") for name in state if name.endswith(".flat")]

@@ -261,9 +261,7 @@ def resolve(
     require_stream(stream_settings.name, typed="stream.name" in given)
     _check_used(stream_settings, given)
 
-    name_references(
-        {"scale_cl.learners": given.get("learner.name"), "scale_cl.backbones": given.get("learner.backbone")}
-    )
+    name_references(learner=given.get("learner.name"), backbone=given.get("learner.backbone"))
     name = str(given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER)))
     kind = learners.config_class(name)
     _point_out_section(kind, given)
@@ -303,7 +301,7 @@ def _check_applies(learner: str, stream: StreamSettings) -> None:
     scenario: Scenario = stream.scenario if stream.scenario != "default" else "task"
     if stream.scenario == "default" and stream.name in streams.ENTRIES:
         scenario = streams.ENTRIES[stream.name].scenarios[0]
-    kind.check_applies(InputSpec((1,), None, scenario, stream.boundaries != "hidden"), name=learner)
+    kind.check_applies(InputSpec((1,), None, scenario, stream.boundaries != "hidden"), learner, stream.name)
     blurred = stream.blur > 0 or stream.schedule != "steps"
     if blurred and scenario == "class" and stream.boundaries == "told" and kind.traits.task_specific_parameters:
         raise ConfigError(

@@ -265,6 +265,7 @@ class DeclaredMemory:
     slots: int
     budget: str  # what the slots are counted by: task, class or total
     logits: tuple[str, ...] = ()  # kinds that are stored with samples
+    features: int = 0  # width of what is stored as another kind than class or task
 
 
 def memory_bytes(declared: DeclaredMemory, work: Work) -> int:
@@ -275,7 +276,9 @@ def memory_bytes(declared: DeclaredMemory, work: Work) -> int:
     rows = _rows(declared, work)
     over_classes = 2 * max(FIRST_ROOM, rows // tasks * sum(work.classes)) * _FLOAT  # in a tensor that doubles
     over_tasks = max(FIRST_ROOM, slots * (tasks + 2) ** 2) * _FLOAT
-    logits = sum(over_tasks if kind == "task" else over_classes for kind in declared.logits)
+    over_features = 2 * max(FIRST_ROOM, rows * declared.features) * _FLOAT
+    widths = {"class": over_classes, "task": over_tasks}
+    logits = sum(widths.get(kind, over_features) for kind in declared.logits)
     grown = 1.5 if rows > slots * first_tasks(slots, _sample_bytes(work.spec)) else 1  # the old beside the new
     return int(rows * grown * (_sample_bytes(work.spec) + _ROW)) + logits
 
@@ -373,7 +376,9 @@ def _built_with(name: str, config: LearnerConfig, spec: InputSpec, classes: Sequ
         kept=len(owned.teachers) * teacher + sum(t.nbytes for t, _ in tensors),
         changing=sum(t.nbytes for t, changes in tensors if changes == "step"),
         grows=bool(private) or bool(owned.task_modules),
-        memories=tuple(DeclaredMemory(m.slots, m.budget, tuple(m.logits)) for m in owned.memories.values()),
+        memories=tuple(
+            DeclaredMemory(m.slots, m.budget, tuple(m.logits), net.heads.width) for m in owned.memories.values()
+        ),
         hidden=() if maps else backbone.film_widths,
         film=net.generator is not None,
         maps=maps,

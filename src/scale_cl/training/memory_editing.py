@@ -14,9 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from scale_cl.engine.settings import tensors_of
 from scale_cl.engine.validation import check_memories, check_plain_values
 from scale_cl.errors import CheckpointError
 from scale_cl.learners import State
+from scale_cl.memory.stored_rows import saved_kinds
 from scale_cl.training import checkpoint
 from scale_cl.training.checkpoint import Checkpoint
 
@@ -90,8 +92,7 @@ def without(saved: Checkpoint, samples: Iterable[StoredSample]) -> Checkpoint:
         gone.setdefault(memory, []).append(int(row))
     tensors = {name: t.clone() for name, t in saved.state["tensors"].items()}
     for memory, rows in gone.items():
-        own = {n.removeprefix(f"{memory}."): t for n, t in tensors.items() if n.startswith(f"{memory}.")}
-        _delete(own, torch.tensor(rows))
+        _delete(tensors_of(memory, tensors), torch.tensor(rows))
     return saved.with_state({"tensors": tensors, "meta": saved.state["meta"]})
 
 
@@ -129,7 +130,7 @@ def _blank(own: dict[str, Tensor], rows: Tensor) -> None:
     for name in ("x", "y", "rank"):
         own[name][rows] = 0
     own["stored"][rows] = own["replayable"][rows] = False
-    for kind in _kinds(own):
+    for kind in saved_kinds(own):
         for row in rows.tolist():
             start, width = int(own[f"{kind}.start"][row]), int(own[f"{kind}.width"][row])
             own[f"{kind}.flat"][start : start + width] = 0
@@ -139,13 +140,8 @@ def _blank(own: dict[str, Tensor], rows: Tensor) -> None:
 def _copy(own: dict[str, Tensor], source: int, target: int) -> None:
     for name in {"x", "y", "stored", "replayable", "rank", "balance"} & own.keys():
         own[name][target] = own[name][source]
-    for kind in _kinds(own):
+    for kind in saved_kinds(own):
         width = int(own[f"{kind}.width"][source])
         start, to = int(own[f"{kind}.start"][source]), int(own[f"{kind}.start"][target])
         own[f"{kind}.flat"][to : to + width] = own[f"{kind}.flat"][start : start + width].clone()
         own[f"{kind}.width"][target] = width
-
-
-def _kinds(own: dict[str, Tensor]) -> list[str]:
-    """Kinds of logits that a memory keeps."""
-    return [name.removesuffix(".flat") for name in own if name.endswith(".flat")]

@@ -240,9 +240,9 @@ class RunDirectory:
         shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
 
 
-def new_directory(name: str, *, under: Path = RUNS) -> Path:
+def new_directory(name: str) -> Path:
     """A path that does not exist yet: `runs/2026-11-15-scale-digits`, numbered if that is taken."""
-    return files.first_free(under / f"{datetime.date.today().isoformat()}-{name}")
+    return files.first_free(RUNS / f"{datetime.date.today().isoformat()}-{name}")
 
 
 def _with_base(config: Config, here: str | None) -> Config:

@@ -78,6 +78,7 @@ class Readers:
             self.workers = min(self.workers, 1)
         self.source, self.on_error = source, on_error
         self.skipped: dict[int, str] = {}  # why rows were skipped, by row
+        self._named: set[str] = set()  # of these reasons, those that were logged
         self._remarked = False
         self._executor: Executor | None = None
         self._starting = threading.Lock()
@@ -134,10 +135,10 @@ class Readers:
         """Stop because a row that is needed was not read, or count it as skipped."""
         if self.on_error == "stop":
             raise DataError(f"{reason}; {SKIPPING}")
-        known = set(self.skipped.values())
         self.skipped[row] = reason
-        if reason not in known and len(known) < _NAMED:
-            more = "; further ones are counted and not named" if len(known) == _NAMED - 1 else ""
+        if reason not in self._named and len(self._named) < _NAMED:
+            self._named.add(reason)
+            more = "; further ones are counted and not named" if len(self._named) == _NAMED else ""
             _log.warning("scale-cl: warning: skipped: %s%s", reason, more)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from scale_cl import ContinualClassifier
-from scale_cl.errors import InputError
+from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 
 X, Y = load_digits(return_X_y=True)
 PAIRS = [(0, 1), (2, 3), (0, 1)]
@@ -65,6 +65,10 @@ def test_named_and_found_tasks_do_not_mix() -> None:
         model.partial_fit(X[:40], Y[:40], classes=[1, 2], task="auto")
     with pytest.raises(InputError, match="cannot be called 'auto'"):
         ContinualClassifier("er").fit(X[:40], Y[:40], task="auto")
+    with pytest.raises(UnknownTaskError, match=r"'auto' was never seen; .*; task='infer' lets the model find out$"):
+        model.predict(X[:4], task="auto")
+    with pytest.raises(ConfigError, match="detection is 'kswin'; give settings by name"):
+        ContinualClassifier("er", detection="kswin").partial_fit(X[:40], Y[:40], task="auto")  # type: ignore[arg-type]
     named = ContinualClassifier("er").partial_fit(X[:40], Y[:40], task="mine")
     with pytest.raises(InputError, match="either named or found"):
         named.partial_fit(X[:40], Y[:40], task="auto")

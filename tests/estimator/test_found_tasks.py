@@ -57,6 +57,15 @@ def test_saved_and_copied_it_goes_on_as_the_original(tmp_path: Path) -> None:
         assert one.predict_proba(X[:50], task="infer").tolist() == model.predict_proba(X[:50], task="infer").tolist()
 
 
+def test_a_task_that_is_refused_is_no_boundary() -> None:
+    model = ContinualClassifier("pnn", scenario="class", max_tasks=1)
+    model.partial_fit(X[pair((0, 1))], Y[pair((0, 1))], task="auto")
+    with pytest.raises(ConfigError, match=r"task 'found-2' would be number 2, .* bounded to 1"):
+        model.partial_fit(X[pair((2, 3))], Y[pair((2, 3))], task="auto")
+    assert (model.finder_.found, model.tasks_) == ([], ["found-1"])
+    model.partial_fit(X[pair((0, 1))][:20], Y[pair((0, 1))][:20], task="auto")
+
+
 def test_named_and_found_tasks_do_not_mix() -> None:
     model = ContinualClassifier("er").partial_fit(X[:40], Y[:40], task="auto")
     with pytest.raises(InputError, match="either named or found"):

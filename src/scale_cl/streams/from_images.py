@@ -191,6 +191,6 @@ def from_manifest(
     _check_choices(held_out, channels)
     reading = Reading(keep, workers, on_error, window)
     with _reporting(file):
-        tasks = in_manifest(file, share=held_out, seed=seed)
+        tasks = in_manifest(file, share=held_out, seed=seed, on_error=on_error)
     options = {"scenario": scenario, "shuffle": shuffle, "seed": seed, "name": name or file.stem}
     return _stream_of(tasks, file.parent, size, channels, progress, reading, **options)

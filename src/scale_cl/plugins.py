@@ -18,7 +18,7 @@ import operator
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,7 @@ from typing import Any
 from scale_cl.errors import FAILURES, ConfigError, one_line, place_in
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<file_attribute>[\w.]+)|(?P<module>\w+(\.\w+)*):(?P<attribute>[\w.]+)")
+_OF_FILES = "scale_cl_plugin_"  # begins the names of modules that are made of files
 _FILE_ALONE = re.compile(r".+\.py:?")  # without what to take from it
 
 
@@ -55,6 +56,18 @@ def give_references(references: Mapping[str, Mapping[str, str]]) -> None:
             _kinds[group].given[name] = reference
             with contextlib.suppress(ConfigError):
                 _kinds[group].find(name)
+
+
+def files_needed(pickled: bytes) -> list[str]:
+    """The files that another process has to import before it can unpickle this."""
+    made = [(name, module.__file__) for name, module in list(sys.modules.items()) if name.startswith(_OF_FILES)]
+    return [file for name, file in made if file is not None and name.encode() in pickled]
+
+
+def import_files(files: Iterable[str]) -> None:
+    """Import files that `files_needed` has named in another process, under the names that their modules have there."""
+    for file in files:
+        _module_of_file(file)
 
 
 class Plugins:
@@ -181,7 +194,7 @@ def _place(error: BaseException) -> str:
 def _module_of_file(path: str) -> ModuleType:
     """The module of a Python file, executed once per process."""
     file = Path(path).expanduser().resolve()
-    name = f"scale_cl_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    name = f"{_OF_FILES}{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

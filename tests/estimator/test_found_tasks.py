@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from scale_cl import ContinualClassifier
-from scale_cl.errors import InputError
+from scale_cl.errors import ConfigError, InputError, UnknownTaskError
 
 X, Y = load_digits(return_X_y=True)
 PAIRS = [(0, 1), (2, 3), (0, 1)]
@@ -57,6 +57,15 @@ def test_saved_and_copied_it_goes_on_as_the_original(tmp_path: Path) -> None:
         assert one.predict_proba(X[:50], task="infer").tolist() == model.predict_proba(X[:50], task="infer").tolist()
 
 
+def test_a_task_that_is_refused_is_no_boundary() -> None:
+    model = ContinualClassifier("pnn", scenario="class", max_tasks=1)
+    model.partial_fit(X[pair((0, 1))], Y[pair((0, 1))], task="auto")
+    with pytest.raises(ConfigError, match=r"task 'found-2' would be number 2, .* bounded to 1"):
+        model.partial_fit(X[pair((2, 3))], Y[pair((2, 3))], task="auto")
+    assert (model.finder_.found, model.tasks_) == ([], ["found-1"])
+    model.partial_fit(X[pair((0, 1))][:20], Y[pair((0, 1))][:20], task="auto")
+
+
 def test_named_and_found_tasks_do_not_mix() -> None:
     model = ContinualClassifier("er").partial_fit(X[:40], Y[:40], task="auto")
     with pytest.raises(InputError, match="either named or found"):
@@ -65,6 +74,10 @@ def test_named_and_found_tasks_do_not_mix() -> None:
         model.partial_fit(X[:40], Y[:40], classes=[1, 2], task="auto")
     with pytest.raises(InputError, match="cannot be called 'auto'"):
         ContinualClassifier("er").fit(X[:40], Y[:40], task="auto")
+    with pytest.raises(UnknownTaskError, match=r"'auto' was never seen; .*; task='infer' lets the model find out$"):
+        model.predict(X[:4], task="auto")
+    with pytest.raises(ConfigError, match="detection is 'kswin'; give settings by name"):
+        ContinualClassifier("er", detection="kswin").partial_fit(X[:40], Y[:40], task="auto")  # type: ignore[arg-type]
     named = ContinualClassifier("er").partial_fit(X[:40], Y[:40], task="mine")
     with pytest.raises(InputError, match="either named or found"):
         named.partial_fit(X[:40], Y[:40], task="auto")

@@ -11,7 +11,7 @@ import torch
 
 from scale_cl import metrics, results, streams
 from scale_cl.errors import CheckpointError, ConfigError, StreamError
-from scale_cl.learners import Learner, registry
+from scale_cl.learners import Bocl, BoclConfig, Learner, registry
 from scale_cl.learners.boundaries import BoundaryFinder, Detection
 from scale_cl.results import FoundBoundary, RunResult
 from scale_cl.streams import Stream
@@ -133,8 +133,10 @@ def test_what_makes_no_sense_is_refused() -> None:
     for hopeless, scenario in ((stream, "domain"), (digits, "class")):
         with pytest.raises(StreamError, match=f"the same labels for different classes; take scenario {scenario}$"):
             train(make("er", hopeless), hopeless)
-    with pytest.raises(ConfigError, match="single pass"):
+    with pytest.raises(ConfigError, match=r"where no boundary can be found; leave stream\.boundaries at told"):
         train(make("joint", hidden()), hidden())
+    with pytest.raises(ConfigError, match="single pass over the stream; bocl makes 2, so set epochs=1"):
+        train(Bocl(hidden().spec, BoclConfig(epochs=2)), hidden())
     with pytest.raises(ConfigError, match=r"gdumb learns a task when it ends.*stream\.signal=features"):
         train(make("gdumb", hidden()), hidden())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -219,12 +220,15 @@ def test_bad_samples_cannot_be_predicted(name: str) -> None:
 
 @every_learner
 def test_a_batch_without_a_task_is_refused(name: str) -> None:
-    learner = make(name)
-    with pytest.raises(ScaleClError, match=r"no task is open: call begin_task.* \(boundaries=False in InputSpec\)"):
-        learner.observe(X, Y)
-    teach(learner, tasks=1)
-    with pytest.raises(ScaleClError, match="no task is open"):
-        learner.observe(X, Y)
+    for spec in (SPLIT, replace(SPLIT, scenario="class")):
+        learner, other = make(name, spec), make(name, spec)
+        with pytest.raises(ScaleClError, match=r"no task is open: call begin_task.* \(boundaries=False in InputSpec\)"):
+            learner.observe(X, Y)
+        teach(learner, tasks=1)
+        teach(other, tasks=1)
+        with pytest.raises(ScaleClError, match="no task is open"):
+            learner.observe(X, Y)
+        assert differences(learner, other) == []
 
 
 @every_learner

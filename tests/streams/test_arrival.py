@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scale_cl.errors import StreamError
-from scale_cl.streams import Arrays, Stream, blurred, load, permuted, split, thinned
+from scale_cl.streams import Arrays, Stream, blurred, from_dataset, load, permuted, split, thinned
 from scale_cl.training.learnt_streams import fingerprint
 
 
@@ -110,6 +111,17 @@ def test_a_permuted_sample_keeps_the_permutation_of_its_task() -> None:
     assert len({fingerprint(made), fingerprint(plain), fingerprint(blurred(plain, share=0.4))}) == 3
 
 
+def of_iterables() -> Stream:
+    """Two tasks that are read as they come, whose labels are not known before."""
+
+    class Arriving:
+        def __iter__(self) -> Iterator[tuple[np.ndarray, int]]:
+            return ((np.full(3, i, np.float32), i % 2) for i in range(9))
+
+    pairs = [(Arriving(), Arriving())] * 2
+    return from_dataset(pairs, classes=[0, 1], lengths=[(9, 9)] * 2, scenario="domain", workers=0)
+
+
 def test_boundaries_outlast_blurring() -> None:
     assert blurred(load("split-digits", scenario="class", boundaries="hidden"), share=0.1).boundaries == "hidden"
 
@@ -128,6 +140,7 @@ def test_boundaries_outlast_blurring() -> None:
         (four_tasks(), {"schedule": "gaussian", "share": 0.1}, "which is for the schedule 'steps'"),
         (four_tasks().first(1), {"share": 0.1}, "has one task; at least two are needed"),
         (blurred(four_tasks(), share=0.1), {"share": 0.1}, "is blurred already"),
+        (of_iterables(), {"share": 0.1}, "is read in order only, and its labels are not known before"),
     ],
 )
 def test_what_cannot_be_blurred_is_refused_in_one_line(stream: Stream, how: dict[str, Any], message: str) -> None:

@@ -180,6 +180,24 @@ def test_an_item_that_fails_is_named_or_skipped() -> None:
     with pytest.raises(DataError, match=r"item 3 of data set 1 cannot be read: .*the share is gone"):
         stops.arrival(0, CPU).take(3, 5)
     assert skips.arrival(0, CPU).take(2, 5)[1].tolist() == [0, 0]
+    with pytest.raises(DataError, match=r"^item 3 of data set 1 cannot be read: .*the share is gone$"):
+        from_dataset([(data, data)], keep="memory")
+
+
+def test_a_first_item_that_fails_is_named_or_skipped() -> None:
+    class Failing(Pairs):
+        def __getitem__(self, i: int) -> tuple[Any, int]:
+            if i == 0:
+                raise OSError("the share is gone")
+            return super().__getitem__(i)
+
+    data: Any = Failing([0, 1, 0, 1, 0])
+    for keep in ("memory", "disk"):
+        with pytest.raises(DataError, match=r"^item 0 of data set 1 cannot be read: .*the share is gone$"):
+            from_dataset([(data, data)], keep=keep, workers=0)
+    data.targets = data.labels
+    stream = from_dataset([(data, data)], workers=0, shuffle=False, on_error="skip")
+    assert stream.arrival(0, CPU).take(0, 5)[1].tolist() == [1, 0, 1, 0]
 
 
 @dataclass
@@ -275,7 +293,28 @@ def test_what_is_wrong_with_an_iterable_is_said(caplog: pytest.LogCaptureFixture
         (arriving(5), {"classes": None}, "give classes"),
         (arriving(5), {"lengths": None}, "has no length; give lengths"),
         (arriving(5), {"lengths": [(1, 6)]}, "at least as many as classes"),
+        (arriving(50), {"lengths": (50, 6)}, r"lengths is \(50, 6\); give one pair per task"),
+        (Arriving([(None, 0)] * 50), {}, r"^sample 1 of the training data of task 'task-1': an image has shape"),
     ):
         with pytest.raises(StreamError, match=message):
             iterated(given, **options)
-    assert not isinstance(iterated(arriving(50), keep="memory", classes=None).arrays.x_train, LazyRows)
+    odd.items[0] = (None, 0)
+    assert iterated(odd, on_error="skip").spec.shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize("keep", ["memory", "disk"])
+def test_an_iterable_that_fails_is_named(keep: Any) -> None:
+    class Failing(Arriving):
+        def __iter__(self) -> Iterator[Any]:
+            raise OSError("the share is gone")
+
+    with pytest.raises(DataError, match=r"^the training data of task 'task-1' failed.*: OSError: the share is gone$"):
+        iterated(Failing([]), keep=keep)
+
+
+def test_an_iterable_in_memory_has_its_length() -> None:
+    stream = iterated(arriving(60), arriving(9), keep="memory", classes=None)
+    assert not isinstance(stream.arrays.x_train, LazyRows)
+    assert (len(stream.tasks[0].train), len(stream.tasks[0].test)) == (50, 6)
+    with pytest.raises(DataError, match=r"the training data of task 'task-1' has 40 samples and not 50"):
+        iterated(arriving(40), keep="memory", classes=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from scale_cl.errors import DataError, StreamError
@@ -92,3 +93,18 @@ def test_a_missing_manifest_is_said(tmp_path: Path) -> None:
         from_manifest(tmp_path)
     with pytest.raises(StreamError, match="held_out is 1"):
         from_manifest(listed(tmp_path), held_out=1)
+
+
+def test_listed_images_that_are_missing_are_skipped_where_errors_are_unless_all_are(tmp_path: Path) -> None:
+    file = listed(tmp_path)
+    (tmp_path / "images" / "late-1.png").unlink()
+    with pytest.raises(DataError, match=r"line 3: .*late-1\.png is missing"):
+        from_manifest(file)
+    stream = from_manifest(file, on_error="skip", workers=0, shuffle=False)
+    x, y = stream.arrival(0, torch.device("cpu")).take(0, 4)
+    assert [int(image[0, 0, 0]) for image in x] == [2, 3, 4]
+    assert y.tolist() == [0, 1, 0]
+    for image in (tmp_path / "images").iterdir():
+        image.unlink()
+    with pytest.raises(DataError, match="lists 40 images that are missing"):
+        from_manifest(file, on_error="skip")

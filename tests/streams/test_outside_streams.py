@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from scale_cl import streams
-from scale_cl.errors import ConfigError, ScaleClError, StreamError
+from scale_cl.errors import ConfigError, DataError, ScaleClError, StreamError
 from scale_cl.plugins import give_references
 from scale_cl.streams.user_streams import OUTSIDE
 from scale_cl.training.config import resolve
@@ -116,3 +117,26 @@ def test_a_child_process_is_told_of_references_that_it_does_not_need(monkeypatch
     assert resolve(stream="digits").stream.name == "digits"
     with pytest.raises(ConfigError, match=r"stream 'gone.module:stream' cannot be imported: ModuleNotFoundError"):
         resolve(recorded={"stream": {"name": "gone.module:stream"}})
+
+
+@pytest.mark.parametrize("kind", ["Numbers", "Lost"])
+def test_workers_read_a_data_set_of_a_file_or_say_why_not(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "numbers.py"
+    file.write_text(
+        "import numpy as np\n"
+        "from scale_cl import streams\n"
+        "class Numbers:\n"
+        "    targets = [0, 1] * 10\n"
+        "    def __len__(self): return 20\n"
+        "    def __getitem__(self, i): return np.full(3, i, np.float32), self.targets[i]\n"
+        "class Lost(Numbers):\n"
+        "    def __reduce__(self): return lost, ()\n"
+        "def lost(): raise OSError('the share is gone')\n"
+        f"def made(seed): return streams.from_dataset([({kind}(), {kind}())], keep='disk', workers=1, shuffle=False)\n"
+    )
+    samples = streams.load(f"{file}:made").arrival(0, torch.device("cpu"))
+    if kind == "Numbers":
+        assert samples.take(0, 3)[0][:, 0].tolist() == [0, 1, 2]
+        return
+    with pytest.raises(DataError, match=r"worker process \(OSError: the share is gone\); .* workers=0$"):
+        samples.take(0, 3)

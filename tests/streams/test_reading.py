@@ -109,6 +109,10 @@ def test_files_that_fail_are_left_out_of_their_batch_named_and_counted(
     assert [task.unread for task in in_memory.tasks] == [1, 0]
     with pytest.raises(DataError, match=rf"^{file} .*; stream.on_error=skip .* leaves such samples out$"):
         from_folder(tmp_path, keep="memory")
+    first = Path(lazy(stream).readers.source.path(0))  # type: ignore[attr-defined]
+    first.unlink()
+    first.symlink_to(tmp_path / "nothing")  # listed, and not there
+    assert from_folder(tmp_path, workers=0, on_error="skip").spec.shape == (3, 6, 5)
 
 
 def test_a_worker_that_is_killed_is_an_error_of_one_line(tmp_path: Path) -> None:

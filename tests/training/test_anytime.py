@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -107,6 +109,41 @@ def test_a_sample_of_each_test_set_is_drawn_by_the_seed_of_the_stream() -> None:
 
 def _inputs(stream: Stream, task: int) -> Tensor:
     return stream.test_data(task)[0]
+
+
+class Counting:
+    """Items whose first feature tells their class, in no regular order of classes; one of them is no item."""
+
+    def __init__(self, count: int, broken: int = -1) -> None:
+        self.broken, self.targets = broken, (np.random.default_rng(0).random(count) < 0.3).astype(int).tolist()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def item(self, i: int) -> tuple[Any, int]:
+        return (None if i == self.broken else np.eye(5, dtype=np.float32)[self.targets[i]]), self.targets[i]
+
+
+class Listed(Counting):
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        return self.item(i)
+
+
+class Iterating(Counting):
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        return (self.item(i) for i in range(len(self)))
+
+
+@pytest.mark.parametrize("kind", [Listed, Iterating])
+def test_data_that_is_read_as_it_comes_is_judged_by_its_own_labels_without_what_is_skipped(kind: Any) -> None:
+    how: dict[str, Any] = {"classes": [0, 1]} if kind is Iterating else {}
+    pairs = [(kind(100), kind(40, broken=7))] * 2
+    stream = streams.from_dataset(pairs, scenario="domain", keep="disk", workers=0, on_error="skip", **how)
+    result = train(Er(stream.spec, ErConfig(lr=0.1)), stream, evaluate_every=5, evaluate_samples=40)
+    at_ends = [list(e.accuracies) for e in result.evaluations if e.step in (10, 20)]
+    assert at_ends == [result.matrix[0][:1], result.matrix[1]]  # both tests are on the 39 samples that can be read
+    assert result.acc is not None
+    assert result.acc > 90
 
 
 def dropping() -> nn.Module:

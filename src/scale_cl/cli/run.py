@@ -41,7 +41,9 @@ def run(
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Number of seeds.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", help="First seed.")] = None,
     tasks: Annotated[int | None, typer.Option(metavar="N", help="Only the first N tasks.")] = None,
-    memory: Annotated[int | None, typer.Option(metavar="N", help="Memory slots per task.")] = None,
+    memory: Annotated[
+        int | None, typer.Option(metavar="N", help="Memory slots, per task unless memory_budget says else.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the data sets are.")] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write [a new folder under runs/].")] = None,

@@ -220,8 +220,8 @@ class Engine(Predictor):
             self._meet(x, y)
         if task is not None:
             check_tasks(y, task, self.classes)
-        known = len(self.labels.owners) if self.translates else max(self.classes, default=0)
-        check_labels(x, y, known if self.translates or task is not None else self.classes[self.open_task])
+        classes = max(self.classes, default=0) if task is not None else self.classes[self.open_task]
+        check_labels(x, y, len(self.labels.owners) if self.translates else classes)
         given = (x, y) if task is None else (x, y, task)
         if self.current is not None:
             with self.calling("pauses"):

@@ -453,7 +453,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def new_finder(self) -> tasks.FoundTasks:
         """A new finder of tasks for this estimator's learner, with its parameters."""
-        return tasks.FoundTasks(self, build(Detection, dict(self.detection or {}), section="detection"))
+        given = {} if self.detection is None else self.detection
+        if not isinstance(given, dict):
+            raise ConfigError(f"detection is {given!r}; give settings by name, such as {{'detector': 'kswin'}}")
+        return tasks.FoundTasks(self, build(Detection, given, section="detection"))
 
     def task_classes(self, task: Any) -> NDArray[Any]:
         """The labels of a task in the order of its head's outputs, as an exported model has them."""

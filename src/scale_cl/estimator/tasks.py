@@ -196,6 +196,8 @@ def groups_to_predict(task: Any, samples: int, seen: list[str]) -> list[tuple[st
     for name, _ in groups:
         if name not in seen:
             hint = ", the name of all that was learnt without a task; leave task out" if seen == [STREAM] else ""
+            if not hint and name == AUTO:
+                hint = f"; task={INFER!r} lets the model find out"
             raise UnknownTaskError(f"task {name!r} was never seen; tasks seen: {_listed(seen)}{hint}")
     return groups
 

@@ -201,9 +201,10 @@ class BoundaryFinder:
         if name is None:  # a passing rise, or nothing fits better
             return
         self._take_back(moved, before)
-        self.found.append(FoundBoundary(self.step + 1, name, name not in self.learner.tasks))
+        boundary = FoundBoundary(self.step + 1, name, name not in self.learner.tasks)
+        self.open(name, labels)  # a learner may refuse one more task
+        self.found.append(boundary)
         self._recent = []
-        self.open(name, labels)
         for batch in moved:
             self._learn(*batch)
         self.repeated += len(moved)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from scale_cl.errors import StreamError
 from scale_cl.streams.assembly import as_rows, assemble, draw, generator, shuffled
+from scale_cl.streams.reading import LazyRows
 from scale_cl.streams.stream import Arrays, Scenario, Stream, Task
 
 Rows = NDArray[np.int64]
@@ -290,3 +291,9 @@ def _check_blur(stream: Stream, share: float, schedule: str, width: float) -> No
 def _check_unblurred(stream: Stream) -> None:
     if any(task.origin is not None for task in stream.tasks):
         raise StreamError(f"{stream.name} is blurred already; start from the stream with separate tasks")
+    x = stream.arrays.x_train
+    if isinstance(x, LazyRows) and x.readers.source.sequential:
+        raise StreamError(
+            f"{stream.name} is read in order only, and its labels are not known before; to choose or move samples, "
+            "give data sets with a length and items"
+        )

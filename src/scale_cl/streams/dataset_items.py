@@ -60,12 +60,28 @@ class ItemFormat:
             return None
         return names if len(set(names)) == len(names) else None
 
-    def labels(self, dataset: Any) -> NDArray[Any]:
-        """All labels of a data set: its column or `targets` if it has one, else read from the items."""
+    def item(self, dataset: Any, i: int, number: int) -> tuple[NDArray[Any], Any]:
+        """Image and label of an item of data set `number` (from 0); DataError that names it if it cannot be read."""
+        try:
+            return self.row(dataset[i])
+        except StreamError:  # it says what to do
+            raise
+        except Exception as error:  # the code of others may raise anything
+            raise DataError(f"item {i} of data set {number + 1} cannot be read: {one_line(error)}") from None
+
+    def labels(self, dataset: Any, number: int) -> NDArray[Any]:
+        """All labels of data set `number`: its column or `targets` if it has one, else read from the items."""
         for known in self._listed(dataset):
-            if len(known) == len(dataset) and all(known[i] == self.row(dataset[i])[1] for i in (0, -1 % len(known))):
+            if len(known) == len(dataset) and all(self._may_be(known[i], dataset, i) for i in (0, -1 % len(known))):
                 return np.asarray(known)
-        return np.asarray([self.row(dataset[i])[1] for i in range(len(dataset))])
+        return np.asarray([self.item(dataset, i, number)[1] for i in range(len(dataset))])
+
+    def _may_be(self, label: Any, dataset: Any, i: int) -> bool:
+        """Whether an item has this label, as far as it can be read."""
+        try:
+            return bool(label == self.item(dataset, i, 0)[1])
+        except DataError:
+            return True
 
     def _listed(self, dataset: Any) -> Iterator[Sequence[Any]]:
         columns = getattr(dataset, "column_names", None)
@@ -164,12 +180,31 @@ class Iterated:
     names: Sequence[str] | None  # names of label numbers
 
     def start(self, position: int) -> Iterator[Any]:
-        """The items from a position on."""
+        """The items from a position on; the data set is not touched before the first of them is asked for."""
         if not is_iterable(self.dataset):
-            return (self.dataset[i] for i in range(position, len(self.dataset)))
-        if position and hasattr(self.dataset, "skip"):
-            return iter(self.dataset.skip(position))
-        return itertools.islice(iter(self.dataset), position, None)
+            yield from (self.dataset[i] for i in range(position, len(self.dataset)))
+        elif position and hasattr(self.dataset, "skip"):
+            yield from self.dataset.skip(position)
+        else:
+            yield from itertools.islice(self.dataset, position, None)
+
+    def first(self, how: ItemFormat, *, skip: bool) -> NDArray[Any]:
+        """The input of the first sample, with `skip` of the first that can be read; an error says why there is none."""
+        items, problem = self.start(0), f"{self.what} yields nothing; leave its task out, or give samples"
+        for number in range(1, self.length + 1):
+            try:
+                item = next(items)
+            except StopIteration:
+                break
+            except Exception as error:  # the code of others may raise anything
+                raise DataError(f"{self.what} failed at sample {number}: {one_line(error)}") from None
+            try:
+                return how.row(item)[0]
+            except StreamError as error:
+                problem = f"sample {number} of {self.what}: {error}"
+                if not skip:
+                    break
+        raise StreamError(problem)
 
     def label(self, y: Any) -> int | None:
         """The number of a label in the head; None if it has no such class."""

@@ -7,6 +7,7 @@ libraries is imported.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scale_cl.errors import StreamError
+from scale_cl.errors import DataError, StreamError, one_line
 from scale_cl.streams.builders import split
 from scale_cl.streams.dataset_items import ItemFormat, Iterated, IteratedItems, MapItems, is_iterable
 from scale_cl.streams.from_arrays import Label, from_arrays, from_labels
@@ -96,7 +97,16 @@ def from_dataset(
         raise StreamError(f"a {type(once[0]).__name__} is no data set: {advice}")
     if any(is_iterable(dataset) for pair in pairs for dataset in pair):
         if keep == "memory":
-            pairs = [(*(list(part) if is_iterable(part) else part for part in pair),) for pair in pairs]
+            _check_lengths(lengths, len(pairs))
+            pairs = [
+                tuple(
+                    _all_items(part, _what(i, called[k]), None if lengths is None else lengths[k][i])
+                    if is_iterable(part)
+                    else part
+                    for i, part in enumerate(pair)
+                )
+                for k, pair in enumerate(pairs)
+            ]
         elif classes_per_task is not None:
             raise StreamError(
                 "the classes of an iterable cannot be split over tasks; give one pair of iterables per task"
@@ -106,7 +116,7 @@ def from_dataset(
             return _iterated(pairs, called, how, reading, classes, lengths, **options)
     elif classes is not None or lengths is not None:
         raise StreamError("classes and lengths are for iterables; other data sets know theirs")
-    shape, size_in_memory = _measured(pairs, how)
+    shape, size_in_memory = _measured(pairs, how, on_error)
     if reading.in_memory(size_in_memory):
         if on_error == "skip":
             raise StreamError("on_error='skip' needs items that are read as they come; leave keep='memory' out")
@@ -121,7 +131,7 @@ def from_dataset(
         readers = reading.readers(source)
         stream = from_labels(
             (LazyRows(readers, 0, middle), LazyRows(readers, middle, end)),
-            [(_labels(train, how), _labels(test, how)) for train, test in pairs],
+            [(_labels(train, how, k), _labels(test, how, len(pairs) + k)) for k, (train, test) in enumerate(pairs)],
             called,
             scenario=scenario,
             pixel_max=255.0 if len(shape) == 3 else None,
@@ -135,24 +145,38 @@ def from_dataset(
     return split(stream.arrays, classes_per_task=classes_per_task, scenario=scenario, seed=seed, name=name)
 
 
-def _measured(pairs: Sequence[Any], how: ItemFormat) -> tuple[tuple[int, ...], int]:
-    """The shape of the first item, and the bytes of all items if they are like it."""
+def _measured(pairs: Sequence[Any], how: ItemFormat, on_error: OnError) -> tuple[tuple[int, ...], int]:
+    """The shape of the first item that can be read, and the bytes of all items if they are like it."""
     for dataset in (dataset for pair in pairs for dataset in pair):
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise StreamError(f"a {type(dataset).__name__} is no data set: it must have a length and items, or iterate")
         if len(dataset) == 0 and dataset is not NO_TEST:
             raise StreamError("a data set is empty; give samples, or None for the test data sets of all tasks")
-    first, _ = how.row(pairs[0][0][0])
+    first = _first([train for train, _ in pairs], how, on_error)
     return first.shape, math.prod(first.shape) * first.itemsize * sum(len(part) for pair in pairs for part in pair)
+
+
+def _first(datasets: Sequence[Any], how: ItemFormat, on_error: OnError) -> NDArray[Any]:
+    """The input of the first item; where errors are skipped, of the first that can be read."""
+    problem: StreamError | DataError | None = None
+    for number, i in ((number, i) for number, dataset in enumerate(datasets) for i in range(len(dataset))):
+        try:
+            return how.item(datasets[number], i, number)[0]
+        except (StreamError, DataError) as error:
+            problem = problem or error
+            if on_error == "stop":
+                break
+    assert problem is not None  # no data set is empty
+    raise problem
 
 
 def _in_memory(pairs: Sequence[Any], how: ItemFormat) -> list[tuple[NDArray[Any], ...]]:
     """For each pair x_train, y_train, and x_test, y_test if there is a test; labels are names if it has names."""
     groups = []
-    for pair in pairs:
+    for k, pair in enumerate(pairs):
         parts: list[NDArray[Any]] = []
-        for dataset in (part for part in pair if part is not NO_TEST):
-            rows = [how.row(dataset[i]) for i in range(len(dataset))]
+        for number, dataset in ((k + i * len(pairs), part) for i, part in enumerate(pair) if part is not NO_TEST):
+            rows = [how.item(dataset, i, number) for i in range(len(dataset))]
             shapes = {x.shape for x, _ in rows}
             if len(shapes) > 1:
                 one, other = sorted(shapes)[:2]
@@ -163,8 +187,8 @@ def _in_memory(pairs: Sequence[Any], how: ItemFormat) -> list[tuple[NDArray[Any]
     return groups
 
 
-def _labels(dataset: Any, how: ItemFormat) -> NDArray[Any]:
-    return _named(how.labels(dataset), how.names(dataset))
+def _labels(dataset: Any, how: ItemFormat, number: int) -> NDArray[Any]:
+    return _named(how.labels(dataset, number), how.names(dataset))
 
 
 def _named(labels: NDArray[Any], names: Sequence[str] | None) -> NDArray[Any]:
@@ -176,6 +200,35 @@ def _named(labels: NDArray[Any], names: Sequence[str] | None) -> NDArray[Any]:
 
 
 # ---- iterables -------------------------------------------------------------------------------------------------------
+def _what(part: int, task: str) -> str:
+    return f"the {('training', 'test')[part]} data of task {task!r}"
+
+
+def _check_lengths(lengths: Any, tasks: int) -> None:
+    if lengths is None:
+        return
+    if any(
+        not isinstance(pair, list | tuple)
+        or len(pair) != 2
+        or not all(isinstance(length, int | np.integer | None) for length in pair)
+        for pair in lengths
+    ):
+        raise StreamError(f"lengths is {lengths!r}; give one pair per task, [(training samples, test samples), ...]")
+    if len(lengths) != tasks:
+        raise StreamError(f"there are {tasks} tasks; give classes and lengths for each")
+
+
+def _all_items(dataset: Any, what: str, length: int | None) -> list[Any]:
+    """The items of an iterable, as many as it is said to have."""
+    try:
+        items = list(itertools.islice(dataset, length))
+    except Exception as error:  # the code of others may raise anything
+        raise DataError(f"{what} failed: {one_line(error)}") from None
+    if length is not None and len(items) < length:
+        raise DataError(f"{what} has {len(items)} samples and not {length}; say how many there are: lengths=...")
+    return items
+
+
 def _iterated(
     pairs: Sequence[Any],
     names: Sequence[str],
@@ -189,12 +242,13 @@ def _iterated(
     if not classes:
         raise StreamError("the labels of an iterable are not known before it is read; give classes=[...]")
     own = [list(c) for c in classes] if isinstance(classes[0], list | tuple) else [list(classes)] * len(pairs)
-    if len(own) != len(pairs) or (lengths is not None and len(lengths) != len(pairs)):
+    if len(own) != len(pairs):
         raise StreamError(f"there are {len(pairs)} tasks; give classes and lengths for each")
+    _check_lengths(lengths, len(pairs))
     parts = []
-    for i, samples in enumerate(("training", "test")):
+    for i in range(2):
         for k, pair in enumerate(pairs):
-            what, dataset = f"the {samples} data of task {names[k]!r}", pair[i]
+            what, dataset = _what(i, names[k]), pair[i]
             if lengths is None and not hasattr(dataset, "__len__"):
                 raise StreamError(f"{what} has no length; give lengths=[(training samples, test samples), ...]")
             length = len(dataset) if lengths is None or dataset is NO_TEST else lengths[k][i]
@@ -203,10 +257,7 @@ def _iterated(
                     f"{what} has {length} samples; there must be at least as many as classes, {len(own[k])}"
                 )
             parts.append(Iterated(dataset, length, what, {}, how.names(dataset)))
-    first = next(parts[0].start(0), None)
-    if first is None:
-        raise StreamError(f"{parts[0].what} yields nothing; leave its task out, or give samples")
-    x, _ = how.row(first)
+    x = parts[0].first(how, skip=reading.on_error == "skip")
     window = reading.window or WINDOW
     readers = reading.readers(IteratedItems(parts, how, x.shape, window))
     middle, end = (sum(part.length for part in parts[i : i + len(pairs)]) for i in (0, len(pairs)))

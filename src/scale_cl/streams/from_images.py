@@ -19,7 +19,7 @@ from torch import Tensor
 from scale_cl.errors import DataError, StreamError
 from scale_cl.streams.from_arrays import from_labels
 from scale_cl.streams.image_listing import PARTS, ImageFile, ListedTask, Listing, in_folder, in_manifest
-from scale_cl.streams.images import ImageFiles, UndecodableError, WrongSizeError, read_images, size_of
+from scale_cl.streams.images import ImageFiles, WrongSizeError, read_images, size_of
 from scale_cl.streams.keeping import Keep, Reading
 from scale_cl.streams.reading import SKIPPING, LazyRows, OnError
 from scale_cl.streams.sources.source import Progress
@@ -106,7 +106,7 @@ def _identity(root: Path, files: Iterable[ImageFile]) -> str:
 def _size(size: Size, files: list[str]) -> tuple[int, int]:
     if size is None:
         for file in files:
-            with contextlib.suppress(UndecodableError):  # reading names all broken files together
+            with contextlib.suppress(DataError):  # reading names the files that are broken or gone
                 return size_of(file)
         return 1, 1
     height, width = (size, size) if isinstance(size, int) else size
@@ -191,6 +191,6 @@ def from_manifest(
     _check_choices(held_out, channels)
     reading = Reading(keep, workers, on_error, window)
     with _reporting(file):
-        tasks = in_manifest(file, share=held_out, seed=seed)
+        tasks = in_manifest(file, share=held_out, seed=seed, on_error=on_error)
     options = {"scenario": scenario, "shuffle": shuffle, "seed": seed, "name": name or file.stem}
     return _stream_of(tasks, file.parent, size, channels, progress, reading, **options)

@@ -18,6 +18,7 @@ from scale_cl import files
 from scale_cl.errors import DataError, StreamError
 from scale_cl.streams.assembly import generator
 from scale_cl.streams.images import EXTENSIONS, image_names
+from scale_cl.streams.reading import OnError
 
 _NEEDED = ("path", "label", "task")
 PARTS = ("train", "test")
@@ -56,10 +57,13 @@ def in_folder(folder: Path, *, share: float, seed: int) -> list[ListedTask]:
     return tasks
 
 
-def in_manifest(file: Path, *, share: float, seed: int) -> list[ListedTask]:
-    """The tasks of a CSV file; without a column `split`, a share of each class is drawn by `seed`."""
+def in_manifest(file: Path, *, share: float, seed: int, on_error: OnError) -> list[ListedTask]:
+    """The tasks of a CSV file; without a column `split`, a share of each class is drawn by `seed`.
+
+    Where errors are skipped, a file that is missing is listed too, as long as others are there: reading skips it.
+    """
     tasks = []
-    for number, (task, parts) in enumerate(_listed_tasks(file).items()):
+    for number, (task, parts) in enumerate(_listed_tasks(file, on_error).items()):
         if None in parts:
             tasks.append(_with_held_out(task, number, parts[None], share=share, seed=seed))
         else:
@@ -182,12 +186,15 @@ class _Row(NamedTuple):
     split: str | None  # None: there is no such column
 
 
-def _listed_tasks(file: Path) -> dict[str, dict[str | None, Listing]]:
-    """The files that the CSV file lists, by task and split; every needed column is filled and every file exists."""
+def _listed_tasks(file: Path, on_error: OnError = "stop") -> dict[str, dict[str | None, Listing]]:
+    """The files that the CSV file lists, by task and split; every needed column is filled.
+
+    Every file exists, or some if errors are skipped.
+    """
     if file.is_dir():
         raise DataError(f"{file} is a folder; for images in folders use folder:{file}, or name a CSV file in it")
     tasks: dict[str, dict[str | None, Listing]] = {}
-    folder, gone = str(file.parent), []
+    folder, gone, there = str(file.parent), [], False
     for row in _rows(file):
         if not (row.path and row.label and row.task):
             empty = next(column for column in _NEEDED if not getattr(row, column))
@@ -196,12 +203,13 @@ def _listed_tasks(file: Path) -> dict[str, dict[str | None, Listing]]:
             raise StreamError(f"{file}, line {row.line}: split is {row.split!r}; it must be train or test")
         path = _within(folder, row.path)
         try:
-            size = os.stat(path).st_size  # noqa: PTH116
+            size, there = os.stat(path).st_size, True  # noqa: PTH116
         except (OSError, ValueError):  # also a name that is too long or has a null byte, a folder without permission
             gone.append(row)
-            continue
+            size = 0
         tasks.setdefault(row.task, {}).setdefault(row.split, []).append(ImageFile(path, intern(row.label), size))
-    _check_there(file, gone)
+    if on_error == "stop" or not there:
+        _check_there(file, gone)
     if not tasks:
         raise StreamError(f"{file} lists no files")
     return tasks

@@ -27,7 +27,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scale_cl.errors import DataError, StreamError, one_line
+from scale_cl.errors import FAILURES, DataError, StreamError, one_line
+from scale_cl.plugins import files_needed, import_files
 
 OnError = Literal["stop", "skip"]
 BLOCK_BYTES = 2 << 20  # a request to a worker: large enough that sending it costs little per image
@@ -78,6 +79,7 @@ class Readers:
             self.workers = min(self.workers, 1)
         self.source, self.on_error = source, on_error
         self.skipped: dict[int, str] = {}  # why rows were skipped, by row
+        self._named: set[str] = set()  # of these reasons, those that were logged
         self._remarked = False
         self._executor: Executor | None = None
         self._starting = threading.Lock()
@@ -109,7 +111,8 @@ class Readers:
         # A server without threads forks the workers: fork would copy this process with its threads and its CUDA state.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
-        return ProcessPoolExecutor(self.workers, context, initializer=_enter_worker, initargs=(sent,))
+        given = files_needed(sent), sent
+        return ProcessPoolExecutor(self.workers, context, initializer=_enter_worker, initargs=given)
 
     def close(self) -> None:
         """End the workers; they start again when more rows are asked for."""
@@ -134,10 +137,10 @@ class Readers:
         """Stop because a row that is needed was not read, or count it as skipped."""
         if self.on_error == "stop":
             raise DataError(f"{reason}; {SKIPPING}")
-        known = set(self.skipped.values())
         self.skipped[row] = reason
-        if reason not in known and len(known) < _NAMED:
-            more = "; further ones are counted and not named" if len(known) == _NAMED - 1 else ""
+        if reason not in self._named and len(self._named) < _NAMED:
+            self._named.add(reason)
+            more = "; further ones are counted and not named" if len(self._named) == _NAMED else ""
             _log.warning("scale-cl: warning: skipped: %s%s", reason, more)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -155,17 +158,21 @@ def _copied(source: RowSource, workers: int, on_error: OnError) -> Readers:
 
 
 # ---- in a worker -----------------------------------------------------------------------------------------------------
-_source: RowSource | None = None
+_source: RowSource | str = ""  # a text: why there is none
 
 
-def _enter_worker(sent: bytes) -> None:
+def _enter_worker(files: list[str], sent: bytes) -> None:
     global _source
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     torch.set_num_threads(1)
-    _source = pickle.loads(sent)
+    try:
+        import_files(files)
+        _source = pickle.loads(sent)
+    except FAILURES as error:  # the code of others may raise anything
+        _source = one_line(error)
 
 
 def _end_with(sentinel: int) -> None:
@@ -174,7 +181,9 @@ def _end_with(sentinel: int) -> None:
 
 
 def _read(rows: NDArray[np.int64]) -> Block:
-    assert _source is not None
+    if isinstance(_source, str):
+        advice = "define it in a file that can be imported, or have it read in this process, with workers=0"
+        raise DataError(f"the data set cannot be made again in a worker process ({_source}); {advice}")
     return _source.read(rows)
 
 

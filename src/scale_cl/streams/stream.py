@@ -238,14 +238,25 @@ class Stream:
 
     def test_batches(self, k: int, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Test inputs and head labels of task `k`, at most `size` samples at a time, for a learner on `device`."""
-        task, x = self.tasks[k], self.arrays.x_test
-        tested: Arrival | ReadAhead
-        if isinstance(x, LazyRows):
-            tested = ReadAhead(x, task.test, self.test_labels[task.test], device, permutation=task.permutation)
-        else:
-            tested = Arrival(*self.test_data(k))
-        for start in range(0, len(task.test), size):
+        rows = self.tasks[k].test
+        tested = self._tested(k, rows, device)
+        for start in range(0, len(rows), size):
             yield tested.take(start, start + size)
+
+    def test_sample(self, k: int, drawn: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Some test inputs and head labels of task `k`, by their place in its test set; fewer if some are skipped.
+
+        Those that are read as they come are read in the order of the test set, in which an iterable is read once.
+        """
+        in_order = drawn.sort().values if isinstance(self.arrays.x_test, LazyRows) else drawn
+        rows = self.tasks[k].test[in_order.to(self.device)]
+        return self._tested(k, rows, device).take(0, len(rows))
+
+    def _tested(self, k: int, rows: Tensor, device: torch.device) -> Arrival | ReadAhead:
+        x, y, permutation = self.arrays.x_test, self.test_labels[rows], self.tasks[k].permutation
+        if isinstance(x, LazyRows):
+            return ReadAhead(x, rows, y, device, permutation=permutation)
+        return Arrival(_permuted(x[rows], permutation), y)
 
     def to(self, device: torch.device | str) -> Stream:
         """This stream with its data on `device`; streams over the same arrays share one copy.

@@ -133,6 +133,11 @@ class JoinedStream(Stream):
         part, number = self._there(k)
         return part.test_batches(number, size, device)
 
+    def test_sample(self, k: int, drawn: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Some test inputs and head labels of task `k`, by their place in its test set."""
+        part, number = self._there(k)
+        return part.test_sample(number, drawn, device)
+
     def to(self, device: torch.device | str) -> Stream:
         """This stream with its data on `device`."""
         parts = [None if part is None else part.to(device) for part in self.parts]

@@ -346,12 +346,15 @@ def _check(learners: Sequence[Learner], streams: Sequence[Stream], batch_size: i
                 f"boundaries of {stream.name} cannot be found: the tasks use the same labels for different classes; "
                 f"take scenario {stream.one_head_scenario}"
             )
-        if stream.boundaries == "detect" and (learner.order != "tasks" or learner.epochs > 1):
-            raise ConfigError(f"boundaries are found in a single pass over the stream; {learner.name} makes several")
-        if stream.boundaries == "hidden" and learner.order != "tasks":
+        if stream.boundaries != "told" and learner.order != "tasks":
             raise ConfigError(
                 f"{learner.name} trains on all tasks of {stream.name} shuffled together, where no boundary can be "
-                "hidden; leave stream.boundaries at told"
+                f"{'found' if stream.boundaries == 'detect' else 'hidden'}; leave stream.boundaries at told"
+            )
+        if stream.boundaries == "detect" and learner.epochs > 1:
+            raise ConfigError(
+                f"boundaries are found in a single pass over the stream; {learner.name} makes {learner.epochs}, so set "
+                "epochs=1"
             )
         if learner.spec != stream.spec:
             raise StreamError(f"the learner was made for {learner.spec}, but stream {stream.name!r} has {stream.spec}")

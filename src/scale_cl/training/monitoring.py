@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from scale_cl import metrics
+from scale_cl.errors import DataError
 from scale_cl.learners import Learner, StepStats
 from scale_cl.metrics import Evaluation, Predictions
 from scale_cl.streams import Stream
@@ -131,10 +132,13 @@ class AnytimeTests:
 
     def _gather(self, task: int) -> None:
         """Put the samples of one more task into the last block, or into a new one."""
-        learner, name, x, y = self._learner, self._stream.tasks[task].name, *self._stream.test_data(task)
-        drawn = np.random.default_rng((self._stream.seed, task, _SAMPLE)).permutation(len(y))[: self._samples]
-        rows = torch.from_numpy(drawn).to(y.device)
-        x, y = x[rows].to(learner.device), y[rows].to(learner.device)
+        learner, name, count = self._learner, self._stream.tasks[task].name, len(self._stream.tasks[task].test)
+        drawn = np.random.default_rng((self._stream.seed, task, _SAMPLE)).permutation(count)[: self._samples]
+        sample = self._stream.test_sample(task, torch.from_numpy(drawn), learner.device)
+        x, y = (part.to(learner.device) for part in sample)
+        self._sizes.append(len(y))
+        if not len(y):
+            raise DataError(f"none of the {len(drawn)} test samples of task {name!r} that were drawn can be read")
         number = torch.full_like(y, learner.tasks.index(name) if self._mixed else 0)
         block = _Block(x, y, number, torch.ones_like(y, dtype=torch.bool).unsqueeze(0), task)
         if self._blocks and len(self._blocks[-1].members) < self._together:
@@ -143,7 +147,6 @@ class AnytimeTests:
             x, y, number = (torch.cat(pair) for pair in pairs)
             block = _Block(x, y, number, torch.block_diag(last.members, block.members).bool(), last.first)
         self._blocks.append(block)
-        self._sizes.append(len(rows))
 
     def _right(self, block: _Block) -> Tensor:
         """Correct predictions per task of the block."""

@@ -169,7 +169,7 @@ def thinned(stream: Stream, share: float) -> Stream:
     """
     if not 0 < share <= 1:
         raise StreamError(f"train_share is {share}; it must be above 0 and at most 1")
-    _check_unblurred(stream)
+    _check_can_choose(stream)
     stream, tasks = stream.to("cpu"), []
     for k, task in enumerate(stream.tasks):
         labels = stream.train_labels[task.train].numpy()
@@ -187,7 +187,7 @@ def held_out(stream: Stream, count: int) -> Stream:
 
     Its arrays have no test samples of the data set any more, and no training samples of other tasks.
     """
-    _check_unblurred(stream)
+    _check_can_choose(stream)
     stream = stream.to("cpu")
     if not 1 <= count < min(len(task.train) for task in stream.tasks):
         raise StreamError(f"{count} training samples per task were to be held out; at least 1 must be, and 1 must stay")
@@ -285,10 +285,11 @@ def _check_blur(stream: Stream, share: float, schedule: str, width: float) -> No
         )
     if len(stream) < 2:
         raise StreamError(f"{stream.name} has one task; at least two are needed to blur them")
-    _check_unblurred(stream)
+    _check_can_choose(stream)
 
 
-def _check_unblurred(stream: Stream) -> None:
+def _check_can_choose(stream: Stream) -> None:
+    """Samples can be chosen or moved if tasks are separate and labels are known."""
     if any(task.origin is not None for task in stream.tasks):
         raise StreamError(f"{stream.name} is blurred already; start from the stream with separate tasks")
     x = stream.arrays.x_train

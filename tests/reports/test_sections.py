@@ -11,7 +11,7 @@ import pytest
 from scale_cl.reports import Section, collect, sections
 from scale_cl.reports.collection import distinct, slug
 from scale_cl.reports.paper import printed_settings
-from scale_cl.reports.sections import lane, our_row
+from scale_cl.reports.sections import lane, main_rows, our_row
 from scale_cl.reports.seed_statistics import paired
 from scale_cl.reports.table import seeds_cell
 from scale_cl.training.config import resolve
@@ -77,6 +77,17 @@ def test_scale_is_called_scale_on_own_images(tmp_path: Path) -> None:
     (section,) = sections_of(tmp_path)
     assert [row.label for row in section.rows] == ["scale", "scale clip=0.0"]
     assert our_row(section) is section.rows[0]
+
+
+def test_the_memory_that_learners_have_without_boundaries_is_their_default_there(tmp_path: Path) -> None:
+    for number, options in enumerate(({}, {"learner.memory": 200})):
+        config = resolve(stream="digits", learner="er", options={"stream.boundaries": "hidden", **options})
+        made = run_result("er")
+        seeds = [replace(seed, config=config.as_dict(), preset="ours") for seed in made.seeds]
+        replace(made, seeds=tuple(seeds)).write(tmp_path / str(number))
+    (section,) = sections_of(tmp_path)
+    assert [row.label for row in section.rows] == ["er", "er memory=200"]
+    assert main_rows(section) == list(section.rows)  # their slots are in all, not per task
 
 
 def test_a_seed_that_is_there_twice_counts_once_and_is_said(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def _labelled(pooled: list[Pool], stream: str) -> list[ResultRow]:
 
 def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner: str, stream: str) -> dict[str, Any]:
     """Settings that differ: from the usual value where there is one, else from the learner's other rows."""
-    reference = {**paper.usual_settings(learner, stream), **_for_own_images(config, learner)}
+    reference = {**paper.usual_settings(learner, stream), **_beside_the_paper(config, learner)}
     found = {}
     for name, value in config_section(config, "learner").items():
         if name == "name":
@@ -288,17 +288,21 @@ def _differences(config: dict[str, Any], siblings: list[dict[str, Any]], learner
     return found
 
 
-def _for_own_images(config: dict[str, Any], learner: str) -> Mapping[str, Any]:
-    """What the recommended settings add on images of the user's own, of which the paper says nothing."""
-    if not str(config_section(config, "stream").get("name")).startswith(OWN_IMAGES):
+def _beside_the_paper(config: dict[str, Any], learner: str) -> Mapping[str, Any]:
+    """The recommended settings on streams of which the paper says nothing: own images, and hidden boundaries."""
+    stream = config_section(config, "stream")
+    own_images, hidden = str(stream.get("name")).startswith(OWN_IMAGES), stream.get("boundaries") == "hidden"
+    if not own_images and not hidden:
         return {}
     from scale_cl.learners.presets import (  # loads torch, which other reports do not need
         DEFAULT_PRESET,
         PRESETS,
+        WITHOUT_BOUNDARIES,
         Preset,
     )
 
-    return PRESETS[DEFAULT_PRESET].get(learner, Preset()).user_images
+    on_images = PRESETS[DEFAULT_PRESET].get(learner, Preset()).user_images if own_images else {}
+    return {**on_images, **(WITHOUT_BOUNDARIES if hidden else {})}
 
 
 def _varies(name: str, value: object, among: list[dict[str, Any]]) -> bool:
@@ -332,8 +336,10 @@ def main_rows(section: Section) -> list[ResultRow]:
 
 
 def memory_rows(section: Section) -> dict[str, dict[int, ResultRow]]:
-    """Rows of learners run with several memory sizes and no other change, by learner and size."""
+    """Rows of learners run with several sizes of memory per task and no other change, by learner and size."""
     found: dict[str, dict[int, ResultRow]] = {}
+    if section.variant.get("boundaries") == "hidden":
+        return found  # slots are counted in all
     for row in section.rows:
         size = row.setting("memory")
         if isinstance(size, int) and row.differences.keys() <= {"memory"}:

@@ -262,6 +262,8 @@ def test_each_task_of_iterables_has_its_own_classes() -> None:
     assert [set(task.classes) for task in stream.tasks] == [{"w", "x"}, {"y", "z"}]
     heads = [stream.tasks[k].classes[int(stream.arrival(k, CPU).take(0, 1)[1])] for k in range(2)]
     assert heads == ["x", "z"]
+    with pytest.raises(StreamError, match="scenario 'class' needs the classes of each task, one list per task"):
+        from_dataset(pairs, scenario="class", classes=["w", "x", "y", "z"], lengths=[(9, 9)] * 2, workers=0)
 
 
 def test_what_is_wrong_with_an_iterable_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -76,7 +76,7 @@ def from_dataset(
         on_error: for an item that cannot be read when it is needed, and for samples that an iterable lacks: "stop" with
             an error, or "skip" them with a warning.
         window: shuffle only within each so many consecutive samples of a task; 1000 for iterables by default.
-        classes: of iterables: the labels of all tasks, or one list of labels per task.
+        classes: of iterables: the labels of all tasks, or one list of labels per task, as scenario "class" needs.
         lengths: of iterables: numbers of training and test samples, one pair per task; by default their `len()`. Those
             of a test data set that is None are ignored.
     """
@@ -241,7 +241,10 @@ def _iterated(
     """A stream of iterables. Until a sample is read its label is not known: the stream holds stand-ins for labels."""
     if not classes:
         raise StreamError("the labels of an iterable are not known before it is read; give classes=[...]")
-    own = [list(c) for c in classes] if isinstance(classes[0], list | tuple) else [list(classes)] * len(pairs)
+    per_task = isinstance(classes[0], list | tuple)
+    if options["scenario"] == "class" and len(pairs) > 1 and not per_task:
+        raise StreamError("scenario 'class' needs the classes of each task, one list per task: classes=[[...], [...]]")
+    own = [list(c) for c in classes] if per_task else [list(classes)] * len(pairs)
     if len(own) != len(pairs):
         raise StreamError(f"there are {len(pairs)} tasks; give classes and lengths for each")
     _check_lengths(lengths, len(pairs))

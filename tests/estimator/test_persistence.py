@@ -47,6 +47,13 @@ def test_a_loaded_estimator_predicts_and_goes_on_learning_as_the_saved_one(model
     same(model, loaded)
 
 
+@pytest.mark.parametrize("name", ["den", "bocl", "learn-to-grow"])
+def test_a_network_that_has_dropped_what_no_task_uses_is_loaded(name: str, tmp_path: Path) -> None:
+    model = trained(ContinualClassifier(name)).partial_fit(*blobs(FIRST, seed=3), task="more")
+    model.save(tmp_path / "model.safetensors")
+    same(model, ContinualClassifier.load(tmp_path / "model.safetensors"))
+
+
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_in_memory_is_independent(duplicate: Any) -> None:
     model = trained(ScaleClassifier())

@@ -118,6 +118,19 @@ def test_the_fisher_information_of_a_linear_softmax_model_is_known() -> None:
     torch.testing.assert_close(learner.importance.named["heads.bias.data"][0], residual.square().mean(0).detach())
 
 
+def test_the_moving_average_is_scaled_by_its_extremes_over_all_weights() -> None:
+    learner = Ewc(LINEAR, EwcConfig(mode="running", interval=1), backbone=nn.Flatten())
+    learner.begin_task(TaskInfo("a", 3))
+    learner.observe(*batch(LINEAR, 4))
+    learner.end_task()
+    found = torch.cat([f.flatten() for f in learner.moving.tensors])
+    assert float(found.min()) > 0, "it is subtracted"
+    wanted = (found - found.min()) / (found.max() - found.min())
+    scaled = torch.cat([f.flatten() for f in learner.importance.tensors])
+    torch.testing.assert_close(scaled, wanted)
+    assert (float(scaled.min()), float(scaled.max())) == (0, 1)
+
+
 def test_labels_sampled_from_the_model_give_the_expectation_in_place_of_the_labels_given() -> None:
     x, y = batch(LINEAR, 400)
     learner = Ewc(LINEAR, EwcConfig(labels="sampled", memory=400, lr=1e-6), backbone=nn.Flatten())

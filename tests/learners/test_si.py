@@ -54,6 +54,16 @@ def test_resnet_steps_are_those_of_the_plain_computation() -> None:
     Beside(Si(IMAGE, SiConfig(lr=0.01, penalty=0.1, implicit=False)), PlainSi).run([("a", 2, 2), ("b", 3, 1)])
 
 
+def test_a_weight_whose_way_raised_the_loss_gains_no_importance() -> None:
+    learner = Si(VECTOR, SiConfig())
+    learner.begin_task(TaskInfo("a", 3))
+    for w in learner.path.tensors:
+        w.fill_(-1)
+        w[0] = 1
+    learner.end_task()
+    assert all(bool((omega[0] > 0).all()) and not omega[1:].any() for omega in learner.importance.tensors)
+
+
 def test_on_a_quadratic_the_path_integral_is_the_loss_that_each_weight_took_away() -> None:
     learner = in_double(Si(VECTOR, SiConfig(lr=1e-3)))
     learner.begin_task(TaskInfo("a", 3))

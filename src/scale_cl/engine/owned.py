@@ -164,10 +164,21 @@ class Owned:
 
     def module_state(self) -> dict[str, Tensor]:
         """The tensors of all networks in use by name."""
-        modules: dict[str, nn.Module | None] = {name: part.module for name, part in self.parts.items()}
-        modules |= {"net": self.net, **self.task_modules}
-        named = (_named(name, module.state_dict()) for name, module in modules.items() if module is not None)
+        named = (_named(name, module.state_dict()) for name, module in self._named_modules().items())
         return {name: t for own in named for name, t in own.items()}
+
+    def sized_by_state(self) -> tuple[str, ...]:
+        """What the names of tensors begin with whose number and size a state decides: of modules that say so."""
+        return tuple(
+            f"{name}.{path}."
+            for name, module in self._named_modules().items()
+            for path, part in module.named_modules()
+            if getattr(part, "sized_by_state", False)
+        )
+
+    def _named_modules(self) -> dict[str, nn.Module]:
+        parts = {name: part.module for name, part in self.parts.items() if part.module is not None}
+        return {**parts, "net": self.net, **self.task_modules}
 
     def shapes(self) -> dict[str, Any]:
         """Plain values from which modules of a single task and teachers are made again."""

@@ -18,6 +18,7 @@ from scale_cl.errors import CheckpointError, one_line
 from scale_cl.nets.custom_backbone import is_ours
 
 _ALWAYS = 256 << 20  # bytes that a memory may take before it has seen a sample
+_UNUSED = 1 << 30  # bytes that all which tasks could have added, and did not, may take while a state is loaded
 
 
 class HasEngine(Protocol):
@@ -43,7 +44,7 @@ def check_before_making(make: Callable[[], HasEngine], state: State, *, kind: ty
             engine.owned.clear(meta["shapes"])
             for number, (_, classes) in enumerate(meta["tasks"]):
                 engine.owned.grow(number, classes, generator=engine.weights_rng)
-            expected = engine.owned.module_state()
+            expected, any_size = engine.owned.module_state(), engine.owned.sized_by_state()
             for name, memory in engine.owned.memories.items():
                 own = tensors_of(name, tensors)
                 memory.check_rows(own)
@@ -53,8 +54,12 @@ def check_before_making(make: Callable[[], HasEngine], state: State, *, kind: ty
         raise
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError) as error:
         raise CheckpointError(f"state does not fit its settings ({one_line(error)})") from None
+    unused = 0
     for name, t in expected.items():
         found = tensors.get(name)
+        if name.startswith(any_size):  # the most that there can be, of which the state has what was used
+            unused += t.nbytes - (0 if found is None else found.nbytes)
+            continue
         if found is None:
             raise CheckpointError(f"state does not fit its settings: it has no {name}")
         if found.shape != t.shape or found.dtype != t.dtype:
@@ -62,6 +67,10 @@ def check_before_making(make: Callable[[], HasEngine], state: State, *, kind: ty
                 f"state does not fit its settings: {name} is {found.dtype} of {list(found.shape)}, but they make "
                 f"{t.dtype} of {list(t.shape)}"
             )
+    if unused > _UNUSED:
+        raise CheckpointError(
+            f"state does not fit its settings: they make networks that are {unused >> 20:,} MiB larger"
+        )
 
 
 class Weightless(TorchFunctionMode):

@@ -43,6 +43,7 @@ class GrowingTrunk(Backbone):
     """Linear layers with ReLU, whose units may be more or fewer from task to task."""
 
     spare: Tensor
+    sized_by_state = True
     film_widths = ()
     xavier = True
     detach_norms = True
@@ -155,6 +156,8 @@ class GrowingTrunk(Backbone):
 
 class GrowingHeads(Heads):
     """Heads per task on features whose width changes."""
+
+    sized_by_state = True
 
     def __init__(self, width: int) -> None:
         """No head yet."""

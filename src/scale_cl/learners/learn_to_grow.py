@@ -56,6 +56,7 @@ class Path(nn.Module):
 
     offered: Tensor
     choice: Tensor
+    sized_by_state = True
 
     def __init__(self, layers: Layers, offered: list[list[int]]) -> None:
         """`offered` are the tasks whose copies of each layer may be used, or none: then all is new."""

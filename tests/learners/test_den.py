@@ -166,8 +166,9 @@ def split_by_hand(plain: Plain, before: Plain, added: list[set[int]]) -> None:
             alive = {j for j in added[i] if float(plain.w[i][j].norm()) > 0}
             plain.uses[i] -= added[i] - alive
             old = size - 5
-            moved = sorted(range(old), key=lambda j: -float((plain.w[i][j] - before.w[i][j]).norm()))[:2]
-            moved = [j for j in moved if float((plain.w[i][j] - before.w[i][j]).norm()) > C.drift]
+            inputs = plain.w[i].shape[1] - (5 if i else 0)  # that were there before the task
+            way = [float((plain.w[i][j][:inputs] - before.w[i][j][:inputs]).norm()) for j in range(old)]
+            moved = [j for j in sorted(range(old), key=lambda j: -way[j])[:2] if way[j] > C.drift]
             above = plain.w[1] if i == 0 else plain.v
             for copy, j in zip(range(size - len(moved), size), moved, strict=True):
                 plain.w[i][copy], plain.b[i][copy] = plain.w[i][j].clone(), plain.b[i][j].clone()

@@ -15,10 +15,8 @@ Each task keeps which units it uses, so that units that came later do not distur
 Adapted to one pass: the authors pass over the task's data in each of these phases; here each has its own share of the
 task's batches, `head_steps`, `retrain_steps` and `expand_steps` batches, and what is left retrains all units of the
 task. The new head starts at zero, where so few steps leave some weights, and the threshold is higher. At most `splits`
-units per layer are split, those that moved most. What a unit reads from added units and copies counts in how far it
-moved, which splits more units of upper layers; the authors look at weights from units that were there. If no unit is
-added, retraining goes on. With `epochs` and more steps per phase it is, apart from that, the authors' form. For MLPs,
-as the sums of a ResNet tie the units of its layers.
+units per layer are split, those that moved most. If no unit is added, retraining goes on. With `epochs` and more steps
+per phase it is the authors' form. For MLPs, as the sums of a ResNet tie the units of its layers.
 """
 
 from __future__ import annotations
@@ -197,7 +195,10 @@ class Den(GrowingLearner):
     def split_layer(self, i: int) -> None:
         """Give the open task copies of the units of layer `i` that moved most; the units become what they were."""
         weight, bias, before = self.trunk.weights[i], self.trunk.biases[i], self.before.named
-        moved = (weight - before[f"weights.{i}"]).norm(dim=1).masked_fill(self.trunk.is_spare(i), 0)
+        way = weight - before[f"weights.{i}"]
+        if i:
+            way = way[:, ~self.trunk.is_spare(i - 1)]  # weights from added units and copies are no drift
+        moved = way.norm(dim=1).masked_fill(self.trunk.is_spare(i), 0)
         most = moved.topk(min(self.config.splits, len(moved)))
         units = most.indices[most.values > self.config.drift]
         copies = torch.arange(len(bias) - len(units), len(bias), device=units.device)

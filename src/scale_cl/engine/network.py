@@ -89,7 +89,7 @@ class Network:
     def in_evaluation(self, samples: Samples, theta: Weights | None = None) -> Outputs:
         """Outputs of samples in evaluation mode: none depends on the others. By other weights, and with a graph."""
         other = dict(theta.named) if theta is not None else {}
-        with self._evaluation():
+        with self._evaluation(), _recurrent_gradients(self.module):
             out: Outputs = functional_call(self.module, other, (samples.x, samples.task))
         return out
 
@@ -141,7 +141,7 @@ class Network:
 
         theta = {name: p.detach() for name, p in self.base.named.items()}
         sets = samples.x, samples.y, samples.task
-        with self._evaluation(), torch_convolutions(self.module):
+        with self._evaluation(), _recurrent_gradients(self.module), torch_convolutions(self.module):
             try:
                 found = vmap(grad(one), in_dims=(None, 0, 0, 0))(theta, *sets)
             except RuntimeError:
@@ -225,6 +225,20 @@ def _taking_over(norms: Sequence[AnyBatchNorm]) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, usual, strict=True):
             norm.momentum = momentum
+
+
+@contextmanager
+def _recurrent_gradients(net: nn.Module) -> Iterator[None]:
+    """Within the context, RNNs compute as in evaluation mode; cuDNN has gradients of theirs in training mode only."""
+    rnns = [(module, module.dropout) for module in net.modules() if isinstance(module, nn.RNNBase)]
+    try:
+        for rnn, _ in rnns:
+            rnn.train()
+            rnn.dropout = 0.0  # all that the modes differ in
+        yield
+    finally:
+        for rnn, dropout in rnns:
+            rnn.dropout = dropout
 
 
 def running_statistics(module: nn.Module) -> list[Tensor]:

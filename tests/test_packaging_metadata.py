@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import scale_cl
+from tests.conftest import CORE, TOGETHER
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -78,6 +79,10 @@ def test_make_installs_every_extra_for_the_tests() -> None:
 def test_files_that_may_break_a_rule_exist() -> None:
     exempt = PYPROJECT["tool"]["ruff"]["lint"]["per-file-ignores"]
     assert [pattern for pattern in exempt if not any(ROOT.glob(pattern))] == []
+
+
+def test_the_lists_of_core_tests_and_of_tests_that_stay_together_name_tests() -> None:
+    assert [start for start in (*CORE, *TOGETHER) if not any(ROOT.glob(f"{start}*"))] == []
 
 
 def targets() -> set[str]:

@@ -87,7 +87,7 @@ def test_a_folder_or_csv_file_given_as_a_stream_is_told_how_to_be_named(command:
         ("run: 5\n", ["section 'run' must hold named values"]),
         ("learner: {inner_lrr: 0.1}\n", ["unknown setting 'learner.inner_lrr'", "did you mean 'inner_lr'?"]),
         ("learner: {inner_lr: fast}\n", ["learner.inner_lr: 'fast' is not a number"]),
-        ("learner: {name: [1]}\n", ["learner"]),
+        ("learner: {name: [1]}\n", ["learner.name: [1] is not text; give a name, module:Class or file.py:Class"]),
         ("stream: {name: 5}\n", ["stream.name: 5 is not text"]),
         ("# " + "x" * (1 << 20), ["larger than"]),
         ("\x00", ["bad.yaml"]),

@@ -175,6 +175,37 @@ def test_gradients_of_single_samples_are_there_for_an_rnn_too() -> None:
         torch.testing.assert_close(fisher, own, rtol=1e-4, atol=1e-9)
 
 
+class Deep(nn.Module):
+    """An RNN of two layers with dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 4, num_layers=2, dropout=0.5, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last: Tensor = self.gru(x[:, 0])[1][-1]
+        return last
+
+
+def test_gradients_in_evaluation_mode_take_an_rnn_in_training_mode_without_its_dropout() -> None:
+    """On a GPU an RNN has no gradient in evaluation mode, which differs from training mode by dropout alone."""
+    learner = teach(Er(SPLIT, backbone=Deep()))
+    gru, modes = learner.net.backbone.get_submodule("module.gru"), list[tuple[bool, float]]()
+    assert isinstance(gru, nn.GRU)
+    gru.register_forward_pre_hook(lambda *_: modes.append((gru.training, gru.dropout)))
+    samples = learner.memory.samples(learner.memory.rows_of(0))
+    logits = learner.network.in_evaluation(samples).logits
+    with torch.no_grad():
+        torch.testing.assert_close(logits, learner.net.eval()(samples.x, samples.task).logits)
+    learner.net.train()
+    alone = learner.network.base.gradient(F.cross_entropy(logits[:1], samples.y[:1]))
+    each = learner.network.sample_gradients(samples, F.cross_entropy)
+    for g, expected in zip(each, alone, strict=True):
+        torch.testing.assert_close(g[0], expected, rtol=1e-3, atol=1e-6)
+    assert set(modes) == {(True, 0.0), (False, 0.5)}
+    assert (gru.training, gru.dropout) == (True, 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "module"),
     [

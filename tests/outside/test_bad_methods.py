@@ -72,6 +72,19 @@ class Silent(Good):
     config_class = SilentConfig
 
 
+@dataclass(frozen=True)
+class NamedConfig(LearnerConfig):
+    """Settings."""
+
+    name: str = setting("x", "a name")
+
+
+class Named(Good):
+    """Has a setting that is called as what says which learner it is."""
+
+    config_class = NamedConfig
+
+
 class Undescribed(Good):
     description = ""
 
@@ -192,6 +205,42 @@ class RateConfig(LearnerConfig):
     lr: float = setting(0.1, "rate")
 
 
+@dataclass(frozen=True)
+class CheckedConfig(GoodConfig):
+    """Settings with a check of their own."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.lr > 1:
+            raise ValueError("too\\nfast")
+
+
+class Checked(Good):
+    """Checks its settings itself."""
+
+    config_class = CheckedConfig
+
+
+class Hasty(Good):
+    """Has a preset that its settings refuse."""
+
+    config_class = CheckedConfig
+    presets = {"ours": Preset({"lr": 2.0})}
+
+
+@dataclass(frozen=True)
+class UntypedConfig(LearnerConfig):
+    """Settings."""
+
+    lr: "Absent" = setting(0.1, "learning rate")
+
+
+class Untyped(Good):
+    """Has a setting of a type that does not exist."""
+
+    config_class = UntypedConfig
+
+
 class Forgotten(Good):
     """Has settings without the decorator of a dataclass."""
 
@@ -263,6 +312,9 @@ FAULTS = {
         r"learner 'faults\.py:Silent': setting 'rate' of SilentConfig has no documentation; "
         r"declare it with setting\(default, documentation\)"
     ),
+    "faults.py:Named": (
+        r"learner 'faults\.py:Named': NamedConfig has a setting 'name', which means the learner; rename it"
+    ),
     "faults.py:Undescribed": (
         r"learner 'faults\.py:Undescribed': Undescribed has no docstring; its first line is shown in lists and tables"
     ),
@@ -287,6 +339,14 @@ FAULTS = {
     ),
     "faults.py:Forgotten": (
         r"learner 'faults\.py:Forgotten': Forgotten\.config_class must be a dataclass derived from LearnerConfig"
+    ),
+    "faults.py:Hasty": (
+        r"the preset 'ours' of learner 'faults\.py:Hasty' cannot be used: "
+        r"CheckedConfig cannot be made of these settings \(faults\.py, line \d+\): ValueError: too fast"
+    ),
+    "faults.py:Untyped": (
+        r"the defaults of learner 'faults\.py:Untyped' cannot be used: "
+        r"UntypedConfig cannot be made of these settings: NameError: name 'Absent' is not defined"
     ),
     "faults.py:Smaller": (
         r"learner 'faults\.py:Smaller': Smaller\.smaller is 'width'; "
@@ -343,6 +403,13 @@ def refused(command: Callable[..., Any], *words: str) -> str:
 def test_what_is_wrong_is_one_line(name: str, command: Callable[..., Any]) -> None:
     said = refused(command, "run", "-q", "--tasks", "1", "--learner", name, "--out", "o")
     assert re.fullmatch(FAULTS[name], said)
+
+
+def test_a_setting_that_the_method_itself_refuses_is_one_line(command: Callable[..., Any]) -> None:
+    given = "run", "-q", "--tasks", "1", "--learner", "faults.py:Checked", "--out", "o", "--set"
+    said = refused(command, *given, "lr=2")
+    assert re.fullmatch(r"CheckedConfig cannot be made of these settings \(.*, line \d+\): ValueError: too fast", said)
+    assert refused(command, *given, "lr=-1") == "learner.lr: -1.0 is out of range, it must be above 0"
 
 
 @pytest.mark.parametrize("name", BACKBONE_FAULTS)

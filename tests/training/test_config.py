@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from scale_cl.errors import ConfigError
-from scale_cl.learners import registry
+from scale_cl.learners import Er, registry
 from scale_cl.training.config import Config, RunSettings, StreamSettings, resolve
 
 
@@ -40,6 +40,11 @@ def test_the_learner_can_be_named_in_every_way(tmp_path: Path) -> None:
         assert resolve(file=file).learner_name == "finetune"
     assert resolve(learner="scale", file=file).learner_name == "scale"
     assert resolve(assignments=["learner.name=finetune"]).learner_name == "finetune"
+
+
+def test_a_class_is_no_name_of_a_learner() -> None:
+    with pytest.raises(ConfigError, match=r"learner\.name: <class .*> is not text; give a name, module:Class or file"):
+        resolve(learner=cast(Any, Er))
 
 
 def test_each_source_wins_over_the_ones_before(tmp_path: Path) -> None:

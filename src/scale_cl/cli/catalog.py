@@ -149,7 +149,8 @@ def config_text(config: Config) -> str:
     for section, settings in parts.items():
         lines.append(f"{section}:")
         if section == "learner":
-            lines.append(_line("name", config.learner_name, "name of the learner, see `scale-cl list learners`"))
+            doc = "name of the learner, see `scale-cl list learners`; or module:Class, file.py:Class"
+            lines.append(_line("name", config.learner_name, doc))
         for name, value, default, doc, legal in explain(settings):
             changed = value != default and name != "name"
             texts = [doc, legal and f"[{legal}]", f"(default {_scalar(default)})" if changed else ""]

@@ -40,6 +40,7 @@ class Network:
         self.base = Weights(module.base_parameters)
         norms = (norm for norm in module.modules() if isinstance(norm, AnyBatchNorm))
         self._momenta = {norm: norm.momentum for norm in norms}
+        self._dropouts = {rnn: rnn.dropout for rnn in module.modules() if isinstance(rnn, nn.RNNBase)}
         self._apart: dict[str, Tensor] = {}  # statistics for predictions within a task; always the same tensors
         self.trained_on: Callable[[Samples, Outputs], None] | None = None  # called after each forward to train on
 
@@ -89,7 +90,7 @@ class Network:
     def in_evaluation(self, samples: Samples, theta: Weights | None = None) -> Outputs:
         """Outputs of samples in evaluation mode: none depends on the others. By other weights, and with a graph."""
         other = dict(theta.named) if theta is not None else {}
-        with self._evaluation():
+        with self._evaluation_with_gradients():
             out: Outputs = functional_call(self.module, other, (samples.x, samples.task))
         return out
 
@@ -115,11 +116,28 @@ class Network:
         finally:
             self.module.train()
 
+    @contextmanager
+    def _evaluation_with_gradients(self) -> Iterator[None]:
+        """RNNs are in training mode without dropout, which is the same: in evaluation mode cuDNN has no gradient."""
+        with self._evaluation():
+            try:
+                for rnn in self._dropouts:
+                    rnn.train()
+                    rnn.dropout = 0.0
+                yield
+            finally:
+                self._restore_dropouts()
+
+    def _restore_dropouts(self) -> None:
+        for rnn, dropout in self._dropouts.items():
+            rnn.dropout = dropout
+
     def restore_modes(self) -> None:
-        """After a call that broke off: training mode, and the momentum of each batch norm as it was made."""
+        """After a call that broke off: training mode, momentum of batch norms and dropout of RNNs as they were made."""
         self.module.train()
         for norm, momentum in self._momenta.items():
             norm.momentum = momentum
+        self._restore_dropouts()
 
     def in_use(self, gradient: Sequence[Tensor]) -> list[Tensor]:
         """A gradient of the base weights without the rows of heads that are only allocated ahead."""
@@ -141,7 +159,7 @@ class Network:
 
         theta = {name: p.detach() for name, p in self.base.named.items()}
         sets = samples.x, samples.y, samples.task
-        with self._evaluation(), torch_convolutions(self.module):
+        with self._evaluation_with_gradients(), torch_convolutions(self.module):
             try:
                 found = vmap(grad(one), in_dims=(None, 0, 0, 0))(theta, *sets)
             except RuntimeError:

@@ -57,7 +57,8 @@ class LearnerConfig(Settings):
     backbone: str = setting(
         "auto",
         "network: mlp, resnet18 (reduced), auto (resnet18 for images of three channels), mlp-128-128 (other widths), "
-        "resnet18-relu (ReLU after the sums), resnet18-relu-nopool (without max-pool too), or module:function",
+        "resnet18-relu (ReLU after the sums), resnet18-relu-nopool (without max-pool too), module:function, "
+        "file.py:function",
     )
     weight_average: float = setting(
         0.0, "decay of the average of the base parameters used for prediction and stored logits; 0: off", low=0, below=1

@@ -126,9 +126,10 @@ class Isyana(Learner):
         ce = cross_entropy(out.logits, samples.y)
         gradient = base.gradient(ce)
         with torch.no_grad():
-            unseen = out.features  # what a layer computes whose weights are used without it, as in attention
-            each = [found.get(own.name, unseen.new_zeros(len(unseen), own.width)) for own in self.layers]
-            hidden = torch.cat(each, 1)
+            for layer in self.layers:  # what one computes is unseen if its weights are used without it, as in attention
+                if layer.name not in found:
+                    found[layer.name] = out.features.new_zeros(len(out.features), layer.width)
+            hidden = torch.cat([found[layer.name] for layer in self.layers], 1)
             kept = self.kept_map()
             logits = out.logits[:, : kept.running_count.shape[1]]
             kept.note(self.engine.task, relevance(hidden, logits), out.features.detach(), samples.y)

@@ -91,7 +91,8 @@ class LearnerEntry:
             values = chosen.on(stream)
             build(self.kind.config_class, values)
         except (TypeError, ValueError) as error:  # a ConfigError is a ValueError
-            raise ConfigError(f"the preset {preset!r} of learner {self.name!r} cannot be used: {error}") from error
+            what = f"the preset {preset!r}" if self.presets else "the defaults"
+            raise ConfigError(f"{what} of learner {self.name!r} cannot be used: {error}") from error
         if not boundaries:
             own = {field.name for field in dataclasses.fields(self.kind.config_class)}
             values |= {name: value for name, value in WITHOUT_BOUNDARIES.items() if name in own}
@@ -164,18 +165,20 @@ def entry_of(kind: object, name: str) -> LearnerEntry:
     if not (isinstance(config, type) and issubclass(config, LearnerConfig) and _is_dataclass(config)):
         raise ConfigError(f"{what}: {kind.__name__}.config_class must be a dataclass derived from LearnerConfig")
     for field in dataclasses.fields(config):
+        if field.name == "name":
+            raise ConfigError(f"{what}: {config.__name__} has a setting 'name', which means the learner; rename it")
         if not field.metadata.get("doc"):
             raise ConfigError(
                 f"{what}: setting {field.name!r} of {config.__name__} has no documentation; "
                 "declare it with setting(default, documentation)"
             )
-    line = kind.description or (kind.__doc__ or "").strip().partition("\n")[0]
-    if not line:
-        raise ConfigError(f"{what}: {kind.__name__} has no docstring; its first line is shown in lists and tables")
     for attribute, is_right, wanted in _ATTRIBUTES:
         found = getattr(kind, attribute)
         if not is_right(found):
             raise ConfigError(f"{what}: {kind.__name__}.{attribute} is {shown(found)}; it must {wanted}")
+    line = (kind.description or kind.__doc__ or "").strip().partition("\n")[0]
+    if not line:
+        raise ConfigError(f"{what}: {kind.__name__} has no docstring; its first line is shown in lists and tables")
     return LearnerEntry(name, kind, line, dict(kind.presets))
 
 

@@ -262,7 +262,9 @@ def resolve(
     _check_used(stream_settings, given)
 
     name_references(learner=given.get("learner.name"), backbone=given.get("learner.backbone"))
-    name = str(given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER)))
+    name = given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER))
+    if not isinstance(name, str):
+        raise ConfigError(f"learner.name: {shown(name)} is not text; give a name, module:Class or file.py:Class")
     kind = learners.config_class(name)
     _point_out_section(kind, given)
     _check_applies(name, stream_settings)

@@ -69,7 +69,7 @@ def test_a_folder_whose_name_no_result_can_hold_is_refused(
         (("resume", ""), "an argument is empty"),
         (("report", LONG), "does not exist"),
         (("compare", LONG), "does not exist"),
-        (("memory", "list", LONG), "File name too long"),
+        (("memory", "list", LONG), "is not a directory"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused_in_one_line(

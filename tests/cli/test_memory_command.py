@@ -104,7 +104,8 @@ def test_the_logits_of_deleted_samples_are_gone_too(
         (["delete", "o", "--task", "nobody"], "holds no task 'nobody'"),
         (["delete", "o", "--sample", "memory:999"], "holds no sample 'memory:999'"),
         (["list", "o", "--seed", "7"], "o holds no checkpoint of seed 7"),
-        (["list", "elsewhere"], "elsewhere holds no checkpoint: a finished run keeps none"),
+        (["list", "."], "holds no checkpoint: a finished run keeps none"),
+        (["list", "elsewhere"], "elsewhere is not a directory; name a run's"),
     ],
 )
 def test_what_is_not_there_is_said(

@@ -44,6 +44,11 @@ def test_a_log_gets_a_line_a_task_once_all_seeds_are_tested(capsys: pytest.Captu
     assert two.startswith("seeds 0 to 1, task 2/2: accuracy so far 85.0, ")
 
 
+def test_one_task_of_one_step_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.Lines()(Started("mine", "scale", (0,), 1, 1))
+    assert capsys.readouterr().err == "scale on mine: 1 task, 1 step, seed 0\n"
+
+
 def test_seeds_that_do_not_keep_step_get_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     shown = progress.Lines()
     shown(Started("digits", "scale", (0, 1), 1, 4))

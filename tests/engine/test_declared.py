@@ -403,3 +403,16 @@ def test_a_method_without_a_network_is_refused() -> None:
 
     with pytest.raises(ScaleClError, match=r"Empty.build declares no network; call engine.network\(\)"):
         Empty(SPLIT)
+
+
+class Lists(Finetune):
+    """It gives its parameters without their names."""
+
+    def build(self, engine: Engine) -> None:
+        super().build(engine)
+        engine.weights(lambda: list(self.net.parameters()))  # type: ignore[arg-type,return-value]
+
+
+def test_weights_without_names_are_refused_by_what_would_be_right() -> None:
+    with pytest.raises(ScaleClError, match=r"engine.weights returned a list; return a dict of names and parameters"):
+        Lists(SPLIT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -173,10 +174,12 @@ def test_something_is_learned(name: str) -> None:
 X, Y = batch(SPLIT, 4)
 
 
-BAD = [
+BAD: list[tuple[Any, Any, str]] = [
     (X.flatten(1), Y, r"shape \[4, 25\]; this learner takes \[n, 1, 5, 5\] with n >= 1"),
     (X[0], Y[:1], r"shape \[1, 5, 5\]; this learner takes \[n, 1, 5, 5\]"),
     (X[:0], Y[:0], r"shape \[0, 1, 5, 5\]; this learner takes \[n, 1, 5, 5\] with n >= 1"),
+    (X.numpy(), Y, "a batch must be a torch.Tensor, not ndarray; torch.as_tensor makes one"),
+    (X, Y.tolist(), "labels must be a torch.Tensor, not list"),
     (X.float(), Y, "torch.float32; this learner takes torch.uint8"),
     (X, Y[:3], r"labels have shape \[3\] and torch.int64; expected \[4\] and torch.int64"),
     (X, Y[:, None], r"labels have shape \[4, 1\]"),

@@ -82,13 +82,19 @@ def test_hidden_folders_are_not_searched(tmp_path: Path) -> None:
     assert len(collect(tmp_path).runs) == 1
 
 
+def test_a_stopped_run_alone_is_named_by_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ResultError, match=f"cannot be read; {tmp_path} has no result.json: its run has not finished"):
+        collect(tmp_path)
+
+
 def test_a_directory_without_results_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"nowhere does not exist; name a directory"):
         collect(tmp_path / "nowhere")
     with pytest.raises(ResultError, match=r"holds no result\.json"):
         collect(tmp_path)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(ResultError, match=r"not the one result can be read; result\.json is damaged: it is not JSON"):
+    with pytest.raises(ResultError, match=r": the only result cannot be read; result\.json is damaged: it is not JSON"):
         collect(tmp_path)
     with pytest.raises(ResultError, match="is not a directory"):
         collect(tmp_path / "result.json")

@@ -204,5 +204,14 @@ def test_several_streams_have_an_overview(tmp_path: Path) -> None:
     assert overview_table([section(tmp_path)]) is None
 
 
+def test_streams_that_differ_in_length_alone_are_told_apart_in_the_overview(tmp_path: Path) -> None:
+    run_result(tasks=2).write(tmp_path / "short")
+    run_result(tasks=3).write(tmp_path / "long")
+    made = overview_table(sections(collect(tmp_path)))
+    assert made is not None
+    titles = [column.title.replace("\N{NO-BREAK SPACE}", " ") for column in made.columns][1:]
+    assert titles == ["digits, 2 tasks ACC ↑", "digits, 2 tasks FM ↓", "digits, 3 tasks ACC ↑", "digits, 3 tasks FM ↓"]
+
+
 def test_numbers_are_never_minus_zero() -> None:
     assert (number(-0.001), signed(0.001), signed(-0.001), signed(0.5)) == ("0.00", "0.00", "0.00", "+0.50")

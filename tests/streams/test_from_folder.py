@@ -121,10 +121,10 @@ def test_folders_that_make_no_stream_are_refused(folder: Path, tmp_path: Path) -
 
 def test_a_folder_one_level_too_deep_is_told_the_one_above(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = next(child for child in folder.iterdir() if child.is_dir())
-    with pytest.raises(StreamError, match=f"holds no class folders, it holds images: did you mean folder:{folder}?"):
+    with pytest.raises(StreamError, match=f"if {task} is one task, name the folder above it, {folder}; else put"):
         from_folder(task)
     monkeypatch.chdir(task)
-    with pytest.raises(StreamError, match=f"did you mean folder:{folder}?"):
+    with pytest.raises(StreamError, match=f"name the folder above it, {folder}; else put"):
         from_folder(".")
 
 
@@ -132,7 +132,7 @@ def test_images_outside_class_folders_are_told_where_to_go(folder: Path) -> None
     draw(folder / "task4" / "1.png", 1)
     with pytest.raises(StreamError, match="task4 holds no class folders, it holds images: put them into a folder for"):
         from_folder(folder)
-    with pytest.raises(StreamError, match="task4 holds images and no folders; images belong into TASK/CLASS/"):
+    with pytest.raises(StreamError, match="task4 holds images and no folders; images belong in TASK/CLASS/"):
         from_folder(folder / "task4")
     (folder / "all.csv").touch()
     with pytest.raises(DataError, match=r"all.csv is a file; .* csv:"):

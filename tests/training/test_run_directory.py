@@ -62,6 +62,17 @@ def test_images_of_a_relative_path_are_found_from_another_directory(
         assert str(tmp_path) not in path.read_text(), f"{path} tells where it was made"
 
 
+@pytest.mark.parametrize("out", ["images", "images/runs/mine"])
+def test_a_run_does_not_write_among_its_images(command: Callable[..., Any], out: str) -> None:
+    make_images(Path("images"))
+    refused = command("run", "--stream", "folder:images", "--out", out, "-q")
+    assert refused.code == 2
+    assert refused.err == (
+        f"scale-cl: error: {out} lies in images, whose folders are tasks; choose an --out outside of it\n"
+    )
+    assert {path.name for path in Path("images").iterdir()} == {"spring", "summer", "all.csv"}
+
+
 def test_images_that_moved_with_the_run_are_found_in_the_present_directory(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -100,9 +100,12 @@ def delete(
 
 def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:
     """The seeds that have checkpoints, and the folders of these."""
+    from scale_cl import files
     from scale_cl.errors import CheckpointError
     from scale_cl.training.run_directory import RunDirectory
 
+    if not files.is_folder(directory):
+        raise CheckpointError(f"{directory} is not a directory; name a run's")
     run = RunDirectory(directory)
     found = [(number, run.checkpoints_of(number)) for number in run.seeds if seed in (None, number)]
     if not found:

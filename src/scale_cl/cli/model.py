@@ -70,12 +70,14 @@ def predict(
     ],
     task: Annotated[
         str | None,
-        typer.Option(metavar="NAME|infer", help="Task of the images; `infer`: the model finds it; optional if one."),
+        typer.Option(
+            metavar="NAME|infer", help="Task of the images; `infer`: the model finds it; optional if it knows one."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV, or JSON lines if it ends in .jsonl [CSV to stdout].")
     ] = None,
-    probabilities: Annotated[bool, typer.Option("--probabilities", help="With that of every class.")] = False,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of every class.")] = False,
     seed: Seed = None,
     learner: LearnerReference = None,
     backbone: BackboneReference = None,

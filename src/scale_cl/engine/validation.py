@@ -16,6 +16,7 @@ from scale_cl.streams import InputSpec
 
 def check_inputs(x: Tensor, spec: InputSpec) -> None:
     """Samples have the shape and type that the learner was made for."""
+    _check_tensor("a batch", x)
     shape, dtype = tuple(x.shape), torch.float32 if spec.pixel_max is None else torch.uint8
     if shape[1:] != tuple(spec.shape) or len(x) == 0:
         wanted = ", ".join(map(str, spec.shape))
@@ -24,8 +25,14 @@ def check_inputs(x: Tensor, spec: InputSpec) -> None:
         raise InputError(f"a batch is of {x.dtype}; this learner takes {dtype}")
 
 
+def _check_tensor(what: str, given: object) -> None:
+    if not isinstance(given, Tensor):
+        raise InputError(f"{what} must be a torch.Tensor, not {type(given).__name__}; torch.as_tensor makes one")
+
+
 def check_labels(x: Tensor, y: Tensor, classes: int) -> None:
     """There is a label for each sample, within a head of so many classes."""
+    _check_tensor("labels", y)
     if y.shape != x.shape[:1] or y.dtype != torch.int64:
         raise InputError(f"labels have shape {list(y.shape)} and {y.dtype}; expected [{len(x)}] and torch.int64")
     if y.device.type == "cpu":  # elsewhere it would stop the device; a stream checks its labels when it is built

@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from scale_cl.errors import ConfigError
+
 Changes = Literal["step", "task"]
 
 
@@ -29,7 +31,11 @@ class Weights:
 
     def look_up(self) -> None:
         """Find the parameters again: tasks may have added some."""
-        self.named = dict(self._find())
+        found = self._find()
+        if not isinstance(found, Mapping):
+            form = "a dict of names and parameters, such as dict(module.named_parameters())"
+            raise ConfigError(f"the function given to engine.weights returned a {type(found).__name__}; return {form}")
+        self.named = dict(found)
         self.tensors = list(self.named.values())
 
     def gradient(self, loss: Tensor, *, create_graph: bool = False) -> list[Tensor]:

@@ -270,7 +270,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
             header = (opened.metadata() or {}).get(_KEY)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
     except FileNotFoundError:
-        raise CheckpointError(f"{file} does not exist; give the file that save() wrote") from None
+        raise CheckpointError(f"{file} does not exist; name a run's directory, or a file that save() wrote") from None
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from None
     except (safetensors.SafetensorError, ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:

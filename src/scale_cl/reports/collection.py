@@ -68,8 +68,9 @@ def collect(*directories: Path) -> Collection:
         where = ", ".join(map(str, directories))
         if not gaps:
             raise ResultError(f"{where} holds no {RESULT_NAME}; `scale-cl run --out` writes one")
-        many = f"none of {len(gaps)} results" if len(gaps) > 1 else "not the one result"
-        raise ResultError(f"{where}: {many} can be read; {gaps[0].name} {gaps[0].reason}")
+        many = f"none of {len(gaps)} results can" if len(gaps) > 1 else "the only result cannot"
+        first = where if gaps[0].name == "." else gaps[0].name
+        raise ResultError(f"{where}: {many} be read; {first} {gaps[0].reason}")
     title = ", ".join(directory.resolve().name or str(directory) for directory in directories)
     return Collection(printable(title), tuple(runs), tuple(gaps))
 

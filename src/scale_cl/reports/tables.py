@@ -63,10 +63,12 @@ def overview_table(parts: Sequence[Section]) -> Table | None:
     learners = [row.learner for row in sorted(plain.values(), key=learner_rank)]
     columns: list[Column] = [LEARNER]
     bodies: list[list[TableCell]] = [[TableCell(printable(shown(learner)))] for learner in learners]
+    names = [section.short_title for section in parts]
     for section in parts:
+        name = section.short_title if names.count(section.short_title) == 1 else section.title
         rows = [section.find(learner) for learner in learners]
         for measure, arrow in (("acc", "↑"), ("fm", "↓")):
-            columns.append(Column(f"{section.short_title} {measure.upper()}\N{NO-BREAK SPACE}{arrow}", section.title))
+            columns.append(Column(f"{name} {measure.upper()}\N{NO-BREAK SPACE}{arrow}", section.title))
             cells = [gap("no result") if row is None else measure_cell(row, measure) for row in rows]
             competing = [row is not None and not row.is_bound for row in rows]
             for body, cell in zip(bodies, mark_best(cells, highest=measure == "acc", competing=competing), strict=True):

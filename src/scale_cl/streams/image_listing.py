@@ -52,7 +52,7 @@ def in_folder(folder: Path, *, share: float, seed: int) -> list[ListedTask]:
     tasks = [_listed(task, k, seed, share) for k, task in enumerate(_subfolders(folder))]
     if not tasks:
         if image_names(folder):
-            raise StreamError(f"{folder} holds images and no folders; images belong into TASK/CLASS/ in it")
+            raise StreamError(f"{folder} holds images and no folders; images belong in TASK/CLASS/ in it")
         raise StreamError(f"{folder} holds no folders; give one for each task")
     return tasks
 
@@ -109,7 +109,7 @@ def labelled_in(source: Path) -> list[ListedTask]:
         raise DataError(f"{source} is neither a folder TASK/CLASS/ of images nor a CSV file with path, label, task")
     found = [task for task in found if task.test]
     if not found:
-        raise DataError(f"{source} holds nothing to test with; images belong into TASK/CLASS/ in it")
+        raise DataError(f"{source} holds nothing to test with; images belong in TASK/CLASS/ in it")
     return found
 
 
@@ -143,9 +143,12 @@ def _check_depth(folder: Path) -> None:
     within = _subfolders(folder)
     if within and all(not _subfolders(child) and image_names(child) for child in within):
         parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
+        advice = (
+            f"if {folder} is one task, name the folder above it, {parent}; else put the class folders into a folder "
+        )
         raise StreamError(
-            f"task folder {within[0]} holds no class folders, it holds images: did you mean folder:{parent}? "
-            "Images belong into TASK/CLASS/ in it"
+            f"task folder {within[0]} holds no class folders, it holds images, which belong in TASK/CLASS/: "
+            f"{advice}for each task"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ def test_the_samples_are_listed_and_exported(command: Callable[..., Any], monkey
     stored = checkpoint.read(found(FOLDER)[0]).state["tensors"]
     assert (x[0] == stored["memory.x"][0].numpy()).all()
     assert command("memory", "export", "o", "e").code == 2, "nothing is overwritten"
+    shutil.copytree(FOLDER, "o/checkpoints/seed-1")
+    assert command("memory", "delete", "o", "--seed", "1", "--task", first).code == 0
+    before = set(Path().iterdir())
+    assert command("memory", "export", "o", "half", "--sample", described[0]["id"]).code == 2, "seed 1 has it no more"
+    assert set(Path().iterdir()) == before, "a part is left of what could not be written whole"
 
 
 @pytest.mark.parametrize("learner", ["scale", "ctn", "gem", "derpp"])

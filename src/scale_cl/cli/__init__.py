@@ -22,6 +22,11 @@ BackboneReference = Annotated[
 Seed = Annotated[int | None, typer.Option(metavar="S", help="Seed; needed if the run has several.")]
 
 
+def counted(number: int, what: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def say(text: object = "", *, err: bool = False) -> None:
     """Print lines; of names in them, what a terminal would obey is escaped."""
     for line in str(text).split("\n"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scale_cl.cli import say
+from scale_cl.cli import counted, say
 
 app = typer.Typer(
     no_args_is_help=True, help="List, export and delete a run's stored samples. They may be personal data."
@@ -30,7 +30,7 @@ def list_samples(
     for number, folder in _folders(directory, seed):
         saved = newest(folder)
         there = listed(saved)
-        say(f"seed {number}: {len(there)} samples")
+        say(f"seed {number}: {counted(len(there), 'sample')}")
         for name, _ in saved.state["meta"]["tasks"]:
             own = [s for s in there if s.task == name]
             say(f"  {name}: {len(own)}")
@@ -48,6 +48,7 @@ def export(
 ) -> None:
     """Write samples to a folder as NumPy arrays."""
     import io
+    import tempfile
 
     import numpy as np
 
@@ -57,19 +58,25 @@ def export(
 
     if to.exists():
         raise OutputInUseError(f"{to} exists already; name a folder that does not")
-    for number, folder in _folders(directory, seed):
-        saved = newest(folder)
-        picked = chosen(saved, ids=sample or (), tasks=task or ())
-        arrays = {"x.npy": inputs(saved, picked).numpy(), "y.npy": np.array([s.label for s in picked], dtype=np.int64)}
-        try:
-            for name, array in arrays.items():
-                content = io.BytesIO()
-                np.save(content, array, allow_pickle=False)
-                files.write_bytes(to / f"seed-{number}" / name, content.getvalue())
-            files.write_json(to / f"seed-{number}" / "samples.json", [vars(s) for s in picked])
-        except OSError as error:
-            raise CheckpointError(f"samples cannot be written to {to}: {error.strerror or error}") from error
-        say(f"seed {number}: {len(picked)} samples written to {to / f'seed-{number}'}")
+    written = []
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as temporary:
+            whole = Path(temporary) / to.name
+            for number, folder in _folders(directory, seed):
+                saved = newest(folder)
+                picked = chosen(saved, ids=sample or (), tasks=task or ())
+                labels = np.array([s.label for s in picked], dtype=np.int64)
+                for name, array in (("x.npy", inputs(saved, picked).numpy()), ("y.npy", labels)):
+                    content = io.BytesIO()
+                    np.save(content, array, allow_pickle=False)
+                    files.write_bytes(whole / f"seed-{number}" / name, content.getvalue())
+                files.write_json(whole / f"seed-{number}" / "samples.json", [vars(s) for s in picked])
+                written.append(f"seed {number}: {counted(len(picked), 'sample')} written to {to / f'seed-{number}'}")
+            whole.rename(to)
+    except OSError as error:
+        raise CheckpointError(f"samples cannot be written to {to}: {error.strerror or error}") from error
+    say("\n".join(written))
 
 
 @app.command()
@@ -95,7 +102,7 @@ def delete(
     with RunDirectory(directory).claimed(force=True):
         for number, folder in _folders(directory, seed):
             count = memory_editing.delete(folder, ids=sample or (), tasks=task or ())
-            say(f"seed {number}: {count} samples deleted")
+            say(f"seed {number}: {counted(count, 'sample')} deleted")
 
 
 def _folders(directory: Path, seed: int | None) -> list[tuple[int, Path]]:

@@ -66,7 +66,7 @@ def predict(
     source: Source,
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGES...", help="Image files, folders, or CSV files with a column path."),
+        typer.Argument(metavar="IMAGES", help="Image files, folders, or CSV files with a column path."),
     ],
     task: Annotated[
         str | None,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from scale_cl.cli import counted
 from scale_cl.errors import printable
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Spoken(Silent):
 
     def show_start(self, event: Started) -> None:
         """Write what is to come."""
-        size = f"{_counted(event.tasks, 'task')}, {_counted(event.steps, 'step')}"
+        size = f"{counted(event.tasks, 'task')}, {counted(event.steps, 'step')}"
         _write(f"{event.learner} on {event.stream}: {size}, {_named(event.seeds)}")
 
 
@@ -208,10 +209,6 @@ def _named(seeds: Sequence[int]) -> str:
         return f"seed {seeds[0]}"
     in_a_row = seeds[-1] - seeds[0] == len(seeds) - 1
     return f"seeds {seeds[0]} to {seeds[-1]}" if in_a_row else f"seeds {', '.join(map(str, seeds))}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _write(line: str) -> None:

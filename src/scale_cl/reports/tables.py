@@ -181,7 +181,7 @@ def times_table(section: Section) -> Table | None:
     ]
     note = "Seconds per seed; its share where seeds ran side by side. Compare only runs on the same device."
     if not all(row.is_timed_alone for row in rows):
-        note += f" Those marked as {BESIDE} were not taken alone, as by `scale-cl reproduce time`, and may be too long."
+        note += f" Those marked as {BESIDE} were not taken alone, as by scale-cl reproduce time, and may be too long."
     if printed:
         columns += [Column("Paper, s", f"on an {paper.SECONDS_DEVICE}"), Column("Paper × SCALE", "relative to SCALE's")]
         note += f" The paper's times are from an {paper.SECONDS_DEVICE}; it does not state whether testing is included."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ import pytest
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background has it ignored
 
 
 TOGETHER = (  # tests that share something slow to start or to make: one worker runs all of a line

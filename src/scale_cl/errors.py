@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FAILURES = (Exception, SystemExit)
@@ -97,6 +99,17 @@ def is_utf8(text: str) -> bool:
 def one_line(error: BaseException) -> str:
     """An error of other people's code as one line: its class and the beginning of its message."""
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))[:300]
+
+
+@contextmanager
+def others_code(kind: type, function: object, what: str) -> Iterator[None]:
+    """If a function of a class of somebody else fails: one line of what it failed in, where, and how."""
+    try:
+        yield
+    except FAILURES as error:
+        if isinstance(error, ScaleClError) or kind.__module__.startswith("scale_cl."):
+            raise
+        raise ConfigError(f"{what}{place_of(function, error, kind)}: {one_line(error)}") from error
 
 
 def place_in(file: str | None, error: BaseException) -> str:

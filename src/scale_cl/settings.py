@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, Union
 
-from scale_cl.errors import FAILURES, ConfigError, ScaleClError, is_utf8, one_line, place_of, shown
+from scale_cl.errors import ConfigError, is_utf8, others_code, shown
 
 S = TypeVar("S", bound="Settings")
 
@@ -73,7 +73,7 @@ def _kinds(cls: type[Any]) -> Mapping[str, Any]:
 
 def build(cls: type[S], values: Mapping[str, object], *, section: str = "") -> S:
     """Make a `cls` of named values; `section` is the prefix that errors name the fields with."""
-    try:
+    with others_code(cls, cls.__post_init__, f"{cls.__name__} cannot be made of these settings"):
         kinds = _kinds(cls)
         fields = {f.name: f for f in dataclasses.fields(cls)}
         checked = {}
@@ -81,11 +81,6 @@ def build(cls: type[S], values: Mapping[str, object], *, section: str = "") -> S
             require_field(cls, name, section=section)
             checked[name] = _checked(kinds[name], fields[name].metadata, value, _label(section, name))
         return cls(**checked)
-    except FAILURES as error:
-        if isinstance(error, ScaleClError) or cls.__module__.startswith("scale_cl."):
-            raise
-        where = place_of(cls.__post_init__, error, cls)
-        raise ConfigError(f"{cls.__name__} cannot be made of these settings{where}: {one_line(error)}") from error
 
 
 def parse_assignment(text: str) -> tuple[str, str]:

@@ -48,7 +48,7 @@ def export(
 ) -> None:
     """Write samples to a folder as NumPy arrays."""
     import io
-    import tempfile
+    import shutil
 
     import numpy as np
 
@@ -58,24 +58,24 @@ def export(
 
     if to.exists():
         raise OutputInUseError(f"{to} exists already; name a folder that does not")
-    written = []
+    coming, written = to.with_name(f".{to.name}-coming"), list[str]()
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{to.name}.", dir=to.parent) as temporary:
-            whole = Path(temporary) / to.name
-            for number, folder in _folders(directory, seed):
-                saved = newest(folder)
-                picked = chosen(saved, ids=sample or (), tasks=task or ())
-                labels = np.array([s.label for s in picked], dtype=np.int64)
-                for name, array in (("x.npy", inputs(saved, picked).numpy()), ("y.npy", labels)):
-                    content = io.BytesIO()
-                    np.save(content, array, allow_pickle=False)
-                    files.write_bytes(whole / f"seed-{number}" / name, content.getvalue())
-                files.write_json(whole / f"seed-{number}" / "samples.json", [vars(s) for s in picked])
-                written.append(f"seed {number}: {counted(len(picked), 'sample')} written to {to / f'seed-{number}'}")
-            whole.rename(to)
+        shutil.rmtree(coming, ignore_errors=True)
+        for number, folder in _folders(directory, seed):
+            saved = newest(folder)
+            picked = chosen(saved, ids=sample or (), tasks=task or ())
+            labels = np.array([s.label for s in picked], dtype=np.int64)
+            for name, array in (("x.npy", inputs(saved, picked).numpy()), ("y.npy", labels)):
+                content = io.BytesIO()
+                np.save(content, array, allow_pickle=False)
+                files.write_bytes(coming / f"seed-{number}" / name, content.getvalue())
+            files.write_json(coming / f"seed-{number}" / "samples.json", [vars(s) for s in picked])
+            written.append(f"seed {number}: {counted(len(picked), 'sample')} written to {to / f'seed-{number}'}")
+        coming.replace(to)
     except OSError as error:
         raise CheckpointError(f"samples cannot be written to {to}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(coming, ignore_errors=True)
     say("\n".join(written))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scale_cl.cli import say
+from scale_cl.cli import counted, say
 from scale_cl.cli.progress import clock
 from scale_cl.errors import printable
 
@@ -197,9 +197,9 @@ def _show(plan: ExperimentPlan, chosen: EngineChoice, *, slots: int, out: Path, 
     groups = chosen.engine.groups(plan.runs)
     seconds = total_seconds(groups, slots=slots, gpu=chosen.gpu)
     done = sum(len(cell.done) for cell in plan.cells)
-    runs = f"{len(plan.runs)} run{'' if len(plan.runs) == 1 else 's'} to do"
+    runs = f"{counted(len(plan.runs), 'run')} to do"
     if len(groups) < len(plan.runs):
-        runs += f", side by side in {len(groups)} group{'' if len(groups) == 1 else 's'}"
+        runs += f", side by side in {counted(len(groups), 'group')}"
     how, alone = f"up to {slots} at once", sum(run.alone for run in plan.runs)
     if alone:
         how = "all one after another" if alone == len(plan.runs) else f"{how}, {alone} one after another"
@@ -349,7 +349,7 @@ def _print_failures(failed: list[Outcome], data: Path | None) -> None:
     from scale_cl.experiments.planning import rerun_command
 
     if failed:
-        say(f"{len(failed)} run{'' if len(failed) == 1 else 's'} failed:", err=True)
+        say(f"{counted(len(failed), 'run')} failed:", err=True)
     for outcome in failed:
         say(f"  {outcome.run.title}: {outcome.error}", err=True)
         say(f"    {rerun_command(outcome.run, data)}", err=True)

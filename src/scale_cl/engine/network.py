@@ -90,7 +90,7 @@ class Network:
     def in_evaluation(self, samples: Samples, theta: Weights | None = None) -> Outputs:
         """Outputs of samples in evaluation mode: none depends on the others. By other weights, and with a graph."""
         other = dict(theta.named) if theta is not None else {}
-        with self._evaluation_with_gradients():
+        with self._evaluation(gradients=True):
             out: Outputs = functional_call(self.module, other, (samples.x, samples.task))
         return out
 
@@ -109,35 +109,24 @@ class Network:
         return net
 
     @contextmanager
-    def _evaluation(self) -> Iterator[None]:
+    def _evaluation(self, *, gradients: bool = False) -> Iterator[None]:
+        """Evaluation mode. For gradients, RNNs train without dropout, which is the same: cuDNN has none otherwise."""
         try:
             self.module.eval()
+            for rnn in self._dropouts if gradients else ():
+                rnn.train()
+                rnn.dropout = 0.0
             yield
         finally:
-            self.module.train()
-
-    @contextmanager
-    def _evaluation_with_gradients(self) -> Iterator[None]:
-        """RNNs are in training mode without dropout, which is the same: in evaluation mode cuDNN has no gradient."""
-        with self._evaluation():
-            try:
-                for rnn in self._dropouts:
-                    rnn.train()
-                    rnn.dropout = 0.0
-                yield
-            finally:
-                self._restore_dropouts()
-
-    def _restore_dropouts(self) -> None:
-        for rnn, dropout in self._dropouts.items():
-            rnn.dropout = dropout
+            self.restore_modes()
 
     def restore_modes(self) -> None:
-        """After a call that broke off: training mode, momentum of batch norms and dropout of RNNs as they were made."""
+        """Training mode, the momentum of each batch norm and the dropout of each RNN as they were made."""
         self.module.train()
         for norm, momentum in self._momenta.items():
             norm.momentum = momentum
-        self._restore_dropouts()
+        for rnn, dropout in self._dropouts.items():
+            rnn.dropout = dropout
 
     def in_use(self, gradient: Sequence[Tensor]) -> list[Tensor]:
         """A gradient of the base weights without the rows of heads that are only allocated ahead."""
@@ -159,7 +148,7 @@ class Network:
 
         theta = {name: p.detach() for name, p in self.base.named.items()}
         sets = samples.x, samples.y, samples.task
-        with self._evaluation_with_gradients(), torch_convolutions(self.module):
+        with self._evaluation(gradients=True), torch_convolutions(self.module):
             try:
                 found = vmap(grad(one), in_dims=(None, 0, 0, 0))(theta, *sets)
             except RuntimeError:

@@ -170,7 +170,7 @@ class Owned:
     def sized_by_state(self) -> tuple[str, ...]:
         """What the names of tensors begin with whose number and size a state decides: of modules that say so."""
         return tuple(
-            f"{name}.{path}."
+            f"{name}.{path}".rstrip(".") + "."  # the path of the module itself is empty
             for name, module in self._named_modules().items()
             for path, part in module.named_modules()
             if getattr(part, "sized_by_state", False)

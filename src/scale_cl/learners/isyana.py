@@ -126,7 +126,7 @@ class Isyana(Learner):
         ce = cross_entropy(out.logits, samples.y)
         gradient = base.gradient(ce)
         with torch.no_grad():
-            for layer in self.layers:  # what one computes is unseen if its weights are used without it, as in attention
+            for layer in self.layers:  # a layer is not called if others use its weights, as in attention
                 if layer.name not in found:
                     found[layer.name] = out.features.new_zeros(len(out.features), layer.width)
             hidden = torch.cat([found[layer.name] for layer in self.layers], 1)

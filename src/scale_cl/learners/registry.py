@@ -16,7 +16,7 @@ from typing import get_args
 import torch
 
 from scale_cl.engine import Compute, LearnerConfig
-from scale_cl.errors import FAILURES, ConfigError, ScaleClError, one_line, place_of, shown
+from scale_cl.errors import ConfigError, others_code, shown
 from scale_cl.learners.learner import Learner, Traits
 from scale_cl.learners.presets import PRESETS, WITHOUT_BOUNDARIES, Preset, check_preset
 from scale_cl.nets.custom_backbone import BackboneLike
@@ -213,13 +213,7 @@ def make(
     found = learner if isinstance(learner, LearnerEntry) else entry(learner)
     name, kind = found.name, found.kind
     assert config is None or isinstance(config, LearnerConfig)
-    try:
+    with others_code(kind, kind.build, f"learner {name!r} cannot be built for inputs of {list(spec.shape)}"):
         made = kind(spec, config, seed=seed, device=device, compute=compute, backbone=backbone)
-    except FAILURES as error:
-        if kind.__module__.startswith("scale_cl.") or isinstance(error, ScaleClError):
-            raise
-        where = place_of(kind.build, error, kind)
-        what = f"learner {name!r} cannot be built for inputs of {list(spec.shape)}{where}: {one_line(error)}"
-        raise ConfigError(what) from error
     made.name = name
     return made

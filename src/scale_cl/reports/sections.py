@@ -338,11 +338,9 @@ def main_rows(section: Section) -> list[ResultRow]:
 def memory_rows(section: Section) -> dict[str, dict[int, ResultRow]]:
     """Rows of learners run with several sizes of memory per task and no other change, by learner and size."""
     found: dict[str, dict[int, ResultRow]] = {}
-    if section.variant.get("boundaries") == "hidden":
-        return found  # slots are counted in all
     for row in section.rows:
-        size = row.setting("memory")
-        if isinstance(size, int) and row.differences.keys() <= {"memory"}:
+        size, in_all = row.setting("memory"), row.setting("memory_budget") == "total"
+        if isinstance(size, int) and not in_all and row.differences.keys() <= {"memory"}:
             found.setdefault(row.learner, {})[size] = row
     return {learner: dict(sorted(rows.items())) for learner, rows in found.items() if len(rows) > 1}
 

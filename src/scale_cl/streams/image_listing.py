@@ -143,12 +143,10 @@ def _check_depth(folder: Path) -> None:
     within = _subfolders(folder)
     if within and all(not _subfolders(child) and image_names(child) for child in within):
         parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
-        advice = (
-            f"if {folder} is one task, name the folder above it, {parent}; else put the class folders into a folder "
-        )
         raise StreamError(
-            f"task folder {within[0]} holds no class folders, it holds images, which belong in TASK/CLASS/: "
-            f"{advice}for each task"
+            f"task folder {within[0]} holds no class folders, it holds images, which belong in TASK/CLASS/: if "
+            f"{folder} is one task, name the folder above it, {parent}; else put the class folders into a folder for "
+            "each task"
         )
 
 

@@ -81,8 +81,7 @@ def run(
     if out is None:
         return _trained(job, recorded)
     directory = out if isinstance(out, RunDirectory) else RunDirectory(out)
-    if not resume:
-        _check_outside(directory, config)
+    _check_outside(directory, config)
     with directory.claimed(force=force or resume):
         taught = False  # a finished run is taught one more stream
         if resume and directory.finished:
@@ -189,10 +188,7 @@ def _run_together(
 def _check_outside(directory: RunDirectory, config: Config) -> None:
     """Raise OutputInUseError if a run writes among its images, where its folders would be taken for tasks."""
     own = config.own_data
-    if own is None or own.name.startswith("csv:"):
-        return
-    out, images = directory.path.resolve(), own.path.resolve()
-    if out.is_relative_to(images):
+    if own is not None and directory.path.resolve().is_relative_to(own.path.resolve()):
         raise OutputInUseError(
             f"{directory.path} lies in {own.path}, whose folders are tasks; choose an --out outside of it"
         )

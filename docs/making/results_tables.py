@@ -152,8 +152,7 @@ def _link(path: Path, base: str = "../") -> str:
     return f"{base}{path.relative_to(ROOT)}"
 
 
-def _file_cell(kind: str, stream: str, row: Row) -> str:
-    paths = files_of(kind, stream, row)
+def _file_cell(paths: list[Path]) -> str:
     names = ["".join(re.findall(r"-order-(\d+)/", str(path))) or "file" for path in paths]
     return " ".join(f"[{name}]({_link(path)})" for name, path in zip(names, paths, strict=True))
 
@@ -174,23 +173,35 @@ def _leads(first: Row, others: list[Row]) -> dict[str, list[str]]:
     return leads
 
 
+def _seconds(paths: list[Path]) -> str | None:
+    """Training seconds per seed; None for runs that shared a GPU, which get even shares of what all took."""
+    made = [results.read(path) for path in paths]
+    if any(run.environment["device"] != "cpu" and not run.environment.get("alone") for run in made):
+        return None
+    return f"{fmean(seed.seconds_train for run in made for seed in run.seeds):.0f}"
+
+
 def _methods(kind: str, stream: str, rows: list[tuple[str, Row]], first: str) -> str:
     """A table of methods with their costs, sorted by accuracy; `first` is compared with all that are no bounds."""
     competing = [row for _, row in rows if row["settings"]["name"] != BOUND]
-    reference = next(row for row in competing if row["learner"] == first)
-    leads = _leads(reference, [row for row in competing if row is not reference])
-    body = []
+    reference = _row_of(competing, first)
+    leads = _leads(reference, [row for row in competing if row is not reference]) if reference else {}
+    lines, seconds = [], []
     for kept_in, row in sorted(rows, key=lambda pair: -acc_of(pair[1])):
-        cost = row["cost"]
+        cost, paths = row["cost"], files_of(kept_in, stream, row)
         kept = sum(cost[name] for name in ("samples", "logits", "importances", "networks"))
         cells = [row["learner"] + (", no extras" if kept_in != kind else ""), str(len(row["lanes"]))]
         cells += [mean(values_of(row, measure)) for measure in ("acc", "fm")]
-        cells += leads.get(row["learner"], ["", ""])
+        cells += leads.get(row["learner"], ["", ""]) if reference else []
         cells += [f"{images(cost['forward'])} / {images(cost['backward'])}", images(cost["images"])]
-        cells += [f"{kept / 1024:,.0f}", f"{fmean(lane['seconds_train'] for lane in row['lanes']):.0f}"]
-        body.append([*cells, _file_cell(kept_in, stream, row)])
-    costs = ["forward / backward", "cost", "KiB kept", "seconds"]
-    return table(["learner", "seeds", "ACC", "FM", f"{first} ahead", "p", *costs, "file"], body)
+        lines.append([*cells, f"{kept / 1024:,.0f}", _file_cell(paths)])
+        seconds.append(_seconds(paths))
+    head = ["learner", "seeds", "ACC", "FM", *([f"{first} ahead", "p"] if reference else [])]
+    head += ["forward / backward", "cost", "KiB kept", "file"]
+    if None not in seconds:
+        for line, column in zip([head, *lines], ["seconds", *seconds], strict=True):
+            line.insert(-1, str(column))
+    return table(head, lines)
 
 
 def matched() -> str:
@@ -216,6 +227,10 @@ def beyond() -> str:
     return "\n\n".join(parts)
 
 
+def _row_of(rows: list[Row], learner: str) -> Row | None:
+    return next((row for row in rows if row["learner"] == learner), None)
+
+
 def _best(rows: list[Row], *, but: tuple[str, ...]) -> Row | None:
     others = [row for row in rows if not row["learner"].startswith(but)]
     return max(others, key=acc_of, default=None)
@@ -229,11 +244,11 @@ def overview() -> str:
         cells = [short(_pooled(paths, "acc"), _pooled(paths, "fm")) or "–"]
         on_equal_terms, with_extras = rows_of("matched", stream), rows_of("beyond", stream)
         chosen = [
-            next((row for row in on_equal_terms if row["learner"] == paper.METHOD), None),
+            _row_of(on_equal_terms, paper.METHOD),
             _best(on_equal_terms, but=(paper.METHOD, BOUND)),
-            next((row for row in with_extras if row["learner"] == "scale-plus"), None),
+            _row_of(with_extras, "scale-plus"),
             _best(with_extras, but=(paper.METHOD, BOUND)),
-            next((row for row in on_equal_terms if row["learner"] == BOUND), None),
+            _row_of(on_equal_terms, BOUND),
         ]
         for at, row in enumerate(chosen):
             named = f"{row['learner'].partition(',')[0]} " if row is not None and at in (1, 3) else ""
@@ -245,7 +260,7 @@ def overview() -> str:
 
 def readme() -> str:
     """The methods of a hurried reader: those of C, and some of B; for each stream that has both."""
-    streams = [stream for stream in measured("beyond") if rows_of("matched", stream)]
+    streams = [stream for stream in measured("beyond") if _row_of(rows_of("matched", stream), paper.METHOD)]
     cells: dict[str, dict[str, list[str]]] = {}
     for stream in streams:
         rows = [("beyond", row) for row in rows_of("beyond", stream)]

@@ -173,6 +173,7 @@ def test_bad_input_is_one_line_and_code_2(here: Callable[..., Any], made: Path) 
         (("predict", "nothing", "monday"), "nothing does not exist; name a run's directory, or a file"),
         (("predict", "run", "monday", "--task", "monday", "--out", "broken.png/p.csv"), "broken.png is not a folder"),
         (("predict", "run", "monday", "--task", "monday", "--out", "empty"), "empty is a folder; name a file in it"),
+        (("predict", "run", "monday", "--task", "monday", "--out", "p.xlsx"), "end the name in .csv or .jsonl"),
         (("evaluate", "run", "monday"), "if monday is one task, name the folder above it, .; else put the class"),
         (("evaluate", "run", "next"), "task 'weekend' was never learnt"),
         (("evaluate", "run", "other"), "class 'hot' of task 'monday' was never learnt"),

@@ -134,6 +134,15 @@ def test_images_outside_class_folders_are_told_where_to_go(folder: Path) -> None
         from_folder(folder)
     with pytest.raises(StreamError, match="task4 holds images and no folders; images belong in TASK/CLASS/"):
         from_folder(folder / "task4")
+    (folder / "task4" / "1.png").rename(folder / "1.png")
+    (folder / "task4").rmdir()
+    with pytest.raises(StreamError, match=r"holds an image beside its task folders \(1\.png\); put it into a folder"):
+        from_folder(folder)
+    task = next(child for child in folder.iterdir() if child.is_dir())
+    draw(task / "2.png", 1)
+    (folder / "1.png").rename(task / "1.png")
+    with pytest.raises(StreamError, match=r"holds 2 images beside its class folders \(1\.png, \.\.\.\); put them into"):
+        from_folder(folder)
     (folder / "all.csv").touch()
     with pytest.raises(DataError, match=r"all.csv is a file; .* csv:"):
         from_folder(folder / "all.csv")

@@ -69,9 +69,10 @@ def test_an_option_and_an_assignment_of_the_same_field_are_refused() -> None:
         ("digits", "stream.keep=disk", {"stream": "csv:images.csv"}),
         ("digits", "stream.signal=features", {"options": {"stream.boundaries": "detect"}}),
         ("digits", "stream.width=0.3", {"options": {"stream.schedule": "gaussian"}}),
+        ("digits", "run.evaluate_samples=50", {"options": {"run.evaluate_every": 10}}),
     ],
 )
-def test_a_setting_without_effect_on_the_stream_is_refused(stream: str, given: str, needed: dict[str, Any]) -> None:
+def test_a_setting_without_effect_in_the_run_is_refused(stream: str, given: str, needed: dict[str, Any]) -> None:
     name = given.partition("=")[0]
     with pytest.raises(ConfigError, match=f"^{name} is for "):
         resolve(stream=stream, assignments=[given])

@@ -169,6 +169,8 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(made: Path, run: P
         with pytest.raises(kind, match=words):
             learn(run, f"folder:{folder / name}", assignments=more)
         assert content(run) == there, name
+    with pytest.raises(ConfigError, match="digits has the scenario domain; the model was trained in scenario task"):
+        learn(run, "digits")
     with pytest.raises(CheckpointError, match="does not exist"):
         learn(folder / "no-run", f"folder:{made / 'second'}")
     assert not (folder / "no-run").exists()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Source = Annotated[
     Path, typer.Argument(metavar="RUN", help="The run's directory, or a file written by a classifier's save().")
 ]
-_JSON_SUFFIXES = (".jsonl", ".ndjson")
+_JSON_SUFFIXES, _CSV_SUFFIXES = (".jsonl", ".ndjson"), (".csv", ".txt", "")
 _LINES = 10  # of progress, where there is no terminal
 
 
@@ -160,8 +160,10 @@ def info(
 
 def _check_free(out: Path, *, force: bool) -> None:
     """Refuse a file that cannot be written, before any work is done."""
-    from scale_cl.errors import OutputInUseError
+    from scale_cl.errors import ConfigError, OutputInUseError
 
+    if out.suffix.lower() not in (*_JSON_SUFFIXES, *_CSV_SUFFIXES):
+        raise ConfigError(f"--out {out}: predictions are CSV or JSON lines; end the name in .csv or .jsonl")
     there = next((folder for folder in out.parents if folder.exists()), Path())
     if not there.is_dir():
         raise OutputInUseError(f"{out} cannot be written: {there} is not a folder")

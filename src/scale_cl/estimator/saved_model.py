@@ -167,7 +167,8 @@ def _check_tasks(model: ContinualClassifier, named: set[str | None]) -> None:
     seen = ", ".join(map(repr, model.tasks_))
     for name in sorted(name for name in named if name not in (None, INFER)):
         if name not in model.tasks_:
-            raise UnknownTaskError(f"task {name!r} was never learnt; the model knows {seen}")
+            hint = "" if model.needs_task else "; its predictions need no task"
+            raise UnknownTaskError(f"task {name!r} was never learnt; the model knows {seen}{hint}")
     if None in named and model.needs_task and len(model.tasks_) > 1:
         raise ConfigError(
             f"the model knows several tasks ({seen}); say which one the images are of, --task NAME, or --task {INFER} "

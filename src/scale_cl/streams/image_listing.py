@@ -54,6 +54,7 @@ def in_folder(folder: Path, *, share: float, seed: int) -> list[ListedTask]:
         if image_names(folder):
             raise StreamError(f"{folder} holds images and no folders; images belong in TASK/CLASS/ in it")
         raise StreamError(f"{folder} holds no folders; give one for each task")
+    _check_no_images_beside(folder, "task")
     return tasks
 
 
@@ -102,6 +103,7 @@ def labelled_in(source: Path) -> list[ListedTask]:
         for task in _subfolders(source):
             own = task / "test" if (task / "train").is_dir() and (task / "test").is_dir() else task
             found.append(ListedTask(task.name, [], _classes(own)))
+        _check_no_images_beside(source, "task")
     elif source.suffix.lower() == ".csv":
         parts = _listed_tasks(source).items()
         found = [ListedTask(task, [], [*own.get("test", []), *own.get(None, [])]) for task, own in parts]
@@ -163,7 +165,19 @@ def _classes(folder: Path) -> Listing:
         raise StreamError(f"task folder {folder} holds no class folders, it holds images: {advice}")
     if not listing:
         raise StreamError(f"task folder {folder} holds no class folders; every task needs at least one with images")
+    _check_no_images_beside(folder, "class")
     return listing
+
+
+def _check_no_images_beside(folder: Path, kind: str) -> None:
+    """Refuse images beside the folders of tasks or classes: nobody would learn that they are not used."""
+    beside = image_names(folder)
+    if beside:
+        number, them = ("an image", "it") if len(beside) == 1 else (f"{len(beside)} images", "them")
+        raise StreamError(
+            f"{folder} holds {number} beside its {kind} folders ({beside[0][0]}{', ...' * (len(beside) > 1)}); put "
+            f"{them} into a folder TASK/CLASS/, or remove {them}"
+        )
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -259,7 +259,8 @@ def resolve(
     stream_values = {**from_file["stream"], **_texts_read(StreamSettings, given, "stream")}
     stream_settings = build(StreamSettings, stream_values, section="stream")
     require_stream(stream_settings.name, typed="stream.name" in given)
-    _check_used(stream_settings, given)
+    run = build(RunSettings, {**from_file["run"], **_texts_read(RunSettings, given, "run")}, section="run")
+    _check_used(stream_settings, run, given)
 
     name_references(learner=given.get("learner.name"), backbone=given.get("learner.backbone"))
     name = given.pop("learner.name", from_file["learner"].pop("name", DEFAULT_LEARNER))
@@ -274,27 +275,30 @@ def resolve(
         **from_file["learner"],
         **_texts_read(kind, given, "learner"),
     }
-    run_values = {**from_file["run"], **_texts_read(RunSettings, given, "run")}
     return Config(
         stream=stream_settings,
         learner_name=name,
         learner=build(kind, learner_values, section="learner"),
-        run=build(RunSettings, run_values, section="run"),
+        run=run,
         preset=preset,
     )
 
 
-def _check_used(stream: StreamSettings, given: Mapping[str, object]) -> None:
-    """Raise ConfigError if a given setting would have no effect on this stream."""
-    kinds = (
-        (_OF_IMAGES, is_own(stream.name), f"your own images, folder:PATH or csv:FILE; {stream.name} has none"),
-        (field_names(Detection), stream.boundaries == "detect", "boundaries that are found: stream.boundaries=detect"),
-        (["width"], stream.schedule == "gaussian", "tasks that fade into each other: stream.schedule=gaussian"),
+def _check_used(stream: StreamSettings, run: RunSettings, given: Mapping[str, object]) -> None:
+    """Raise ConfigError if a given setting would have no effect in this run."""
+    images = f"your own images, folder:PATH or csv:FILE; {stream.name} has none"
+    found = "boundaries that are found: stream.boundaries=detect"
+    kinds: tuple[tuple[Settings, Iterable[str], bool, str], ...] = (
+        (stream, _OF_IMAGES, is_own(stream.name), images),
+        (stream, field_names(Detection), stream.boundaries == "detect", found),
+        (stream, ["width"], stream.schedule == "gaussian", "tasks that fade into each other: stream.schedule=gaussian"),
+        (run, ["evaluate_samples"], run.evaluate_every > 0, "evaluations within tasks: run.evaluate_every=STEPS"),
     )
-    for fields, used, what in kinds:
+    for settings, fields, used, what in kinds:
+        section, usual = "run" if settings is run else "stream", type(settings)()
         for field in fields:
-            if not used and f"stream.{field}" in given and getattr(stream, field) != getattr(StreamSettings(), field):
-                raise ConfigError(f"stream.{field} is for {what}")
+            if not used and f"{section}.{field}" in given and getattr(settings, field) != getattr(usual, field):
+                raise ConfigError(f"{section}.{field} is for {what}")
 
 
 def _check_applies(learner: str, stream: StreamSettings) -> None:

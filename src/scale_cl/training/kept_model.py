@@ -252,14 +252,13 @@ def _lesson(kept: KeptModel, stream: str, assignments: list[str]) -> Config:
 
 
 def _scenario(stream: str, model: Model) -> str:
-    """The setting that gives the stream the model's scenario, if it can have it."""
-    if is_own(stream):
-        usual = "task"
-    elif stream in catalog.ENTRIES:
-        usual = catalog.ENTRIES[stream].scenarios[0]
-    else:
-        return "default"
-    return "default" if model.spec.scenario == usual else model.spec.scenario
+    """The setting that gives the stream the model's scenario; ConfigError for one of ours that cannot have it."""
+    own = model.spec.scenario
+    possible = catalog.ENTRIES[stream].scenarios if stream in catalog.ENTRIES else ()
+    if possible and own not in possible:
+        raise ConfigError(f"{stream} has the scenario {' or '.join(possible)}; the model was trained in scenario {own}")
+    usual = "task" if is_own(stream) else possible[0] if possible else own
+    return "default" if own == usual else own
 
 
 def model_line(directory: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -332,6 +333,21 @@ def test_an_undeclared_tensor_that_comes_when_a_task_ends_is_refused_then() -> N
     learner.begin_task(TaskInfo("a", 3))
     learner.observe(*batch(SPLIT, 4))
     with pytest.raises(ScaleClError, match="Careless keeps a tensor in its attribute 'last'"):
+        learner.end_task()
+
+
+@pytest.mark.parametrize("kind", [torch.Generator, np.random.default_rng, np.random.RandomState, random.Random])
+def test_a_random_generator_of_its_own_is_refused_unlike_the_engines(kind: Callable[[], object]) -> None:
+    class Drawing(Finetune):
+        def build(self, engine: Engine) -> None:
+            super().build(engine)
+            self.draws: list[object] = [engine.rng, engine.weights_rng]
+
+    learner = Drawing(SPLIT)
+    learner.begin_task(TaskInfo("a", 3))
+    learner.observe(*batch(SPLIT, 4))
+    learner.draws.append(kind())
+    with pytest.raises(ScaleClError, match=r"Drawing keeps a random generator in its attribute 'draws' .* engine\.rng"):
         learner.end_task()
 
 

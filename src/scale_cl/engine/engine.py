@@ -77,7 +77,7 @@ class Engine(Predictor):
         self._under_way = False  # whether a step has begun and not ended
         self._places: object = None  # where tensors lay when steps were recorded
         self._divergence_reported = False  # whether a diverged step was reported
-        self._searched: set[str] = set()  # after what the method was searched for tensors that it did not declare
+        self._searched: set[str] = set()  # after what the method was searched for state that it did not declare
         self.guard: Guard = (HostGuard if self.is_cpu else DeviceGuard)(self.device, self.compute.on_divergence)
         self.step = self.record(self._whole_step)
         self._classes_are_given = False  # without boundaries: whether the caller says which classes there are
@@ -324,15 +324,21 @@ class Engine(Predictor):
         return [memory.journal for memory in self.owned.memories.values()]
 
     def _search(self, after: Literal["step", "task"]) -> None:
-        """After the first step and task: a tensor that a method keeps and did not declare is lost in a checkpoint."""
+        """After the first step and task: state that a method keeps and did not declare is lost in a checkpoint."""
         self._searched.add(after)
-        name = self.owned.undeclared(self.method)
-        if name is not None:
-            raise ScaleClError(
-                f"{self.method_name} keeps a tensor in its attribute {name!r} that it did not declare; "
-                "declare it in build (engine.tensor, engine.like, engine.part) and change it in place, so that it is "
-                "saved and resumed"
-            )
+        found = self.owned.undeclared(self.method, (self.rng, self.weights_rng))
+        if found is None:
+            return
+        name, what = found
+        advice = (
+            "declare it in build (engine.tensor, engine.like, engine.part) and change it in place"
+            if what == "a tensor"
+            else "draw from engine.rng, on the device, or engine.weights_rng, on the CPU"
+        )
+        raise ScaleClError(
+            f"{self.method_name} keeps {what} in its attribute {name!r} that it did not declare; {advice}, so that it "
+            "is saved and resumed"
+        )
 
     def learned(self) -> list[Tensor]:
         """All that a step changes and that must stay finite."""

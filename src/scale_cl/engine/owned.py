@@ -6,6 +6,7 @@ Because everything is declared once, it is grown, guarded, listed, saved and loa
 from __future__ import annotations
 
 import gc
+import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -26,7 +27,8 @@ from scale_cl.engine.weights import Changes, Weights, WeightState
 from scale_cl.errors import CheckpointError
 from scale_cl.nets import GrowingParameter
 
-_DEPTH = 6  # how far the search for undeclared tensors goes into lists and objects
+_DEPTH = 6  # how far the search for undeclared state goes into lists and objects
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _RESERVED = {"net", "average", "rng", "weights_rng"}  # names of what every learner has
 
 
@@ -109,16 +111,18 @@ class Owned:
         """
         return self.net.heads.ragged, tuple((t.data_ptr(), t.shape) for t in self._all_tensors())
 
-    def undeclared(self, method: object) -> str | None:
-        """The first attribute of a method that holds a tensor or an array which was not declared.
+    def undeclared(self, method: object, saved: Iterable[torch.Generator]) -> tuple[str, str] | None:
+        """The first attribute of a method with a tensor, array or generator that is not declared or saved, and which.
 
         A function that stands for one of the class, as in a program that watches a method, is no state of it.
         """
-        known = {id(t) for t in self._all_tensors()}
+        known = {id(t) for t in (*self._all_tensors(), *saved)}
         for name, value in _attributes(method).items():
-            stands_for_one = callable(value) and callable(getattr(type(method), name, None))
-            if not stands_for_one and any(id(t) not in known for t in _tensors_in(value, {id(method)})):
-                return name
+            if callable(value) and callable(getattr(type(method), name, None)):
+                continue
+            for held in _state_in(value, {id(method)}):
+                if id(held) not in known:
+                    return name, "a random generator" if isinstance(held, _GENERATORS) else "a tensor"
         return None
 
     def _all_tensors(self) -> list[Tensor]:
@@ -266,12 +270,12 @@ def _load(module: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> None:
         raise CheckpointError(f"state does not fit this learner ({reason}); make it with the same config") from None
 
 
-def _tensors_in(value: object, entered: set[int], depth: int = 0) -> Iterator[Tensor | np.ndarray]:
-    """Tensors and arrays in an attribute's value: itself, or what containers, modules, functions and objects hold.
+def _state_in(value: object, entered: set[int], depth: int = 0) -> Iterator[object]:
+    """Tensors, arrays and generators in an attribute's value, or in what it holds: containers, functions, objects.
 
     Objects of classes of this package are not entered: what they hold is the engine's business, or declared.
     """
-    if isinstance(value, Tensor | np.ndarray):
+    if isinstance(value, (Tensor, np.ndarray, *_GENERATORS)):
         yield value
     elif isinstance(value, nn.Module):
         yield from value.parameters()
@@ -279,7 +283,7 @@ def _tensors_in(value: object, entered: set[int], depth: int = 0) -> Iterator[Te
     elif depth < _DEPTH and id(value) not in entered:
         entered.add(id(value))
         for member in _members(value):
-            yield from _tensors_in(member, entered, depth + 1)
+            yield from _state_in(member, entered, depth + 1)
 
 
 def _members(value: object) -> Iterable[object]:

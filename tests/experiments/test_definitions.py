@@ -44,7 +44,7 @@ def test_every_name_in_every_definition_exists() -> None:
 
 def test_the_sizes_are_the_papers() -> None:
     sizes = {n: len(e.streams) * (len(e.learners) * len(e.cases) + len(e.bounds)) for n, e in EXPERIMENTS.items()}
-    assert (sizes.pop("search"), sizes.pop("matched")) == (2 * 14, 4 * 14)
+    assert [sizes.pop(name) for name in ("search", "matched", "unsearched")] == [2 * 14, 4 * 14, 4 * 14]
     assert (sizes.pop("beyond-search"), sizes.pop("beyond")) == (2 * 4, 4 * 5)
     assert [len(own) for own in EXPERIMENTS["claims"].grids.values()] == [2, 1]
     assert sizes == {
@@ -83,7 +83,7 @@ def test_drawing_from_a_small_grid_takes_all_of_it() -> None:
     assert few == ({}, *grid({"a": (1, 2), "b": (False, True)}))
 
 
-@pytest.mark.parametrize("name", ["matched", "beyond"])
+@pytest.mark.parametrize("name", ["matched", "unsearched", "beyond"])
 def test_a_comparison_uses_nothing_that_choices_were_made_on(name: str) -> None:
     compared = EXPERIMENTS[name]
     assert (compared.orders, compared.first_seed) == ((3, 4, 5), 200)

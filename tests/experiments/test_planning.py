@@ -116,7 +116,7 @@ def test_experiments_planned_together_share_runs(tmp_path: Path) -> None:
     assert "ablation/digits/scale/seed-0" not in names
     shared = {cell.experiment for cell in made.cells if cell.elsewhere}
     ours = {"families", "memory", "ablation", "sensitivity", "rates", "variants", "departures"}
-    assert shared == {*ours, "paper-search", "matched"}
+    assert shared == {*ours, "paper-search", "matched", "unsearched"}
 
 
 def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path) -> None:
@@ -131,7 +131,8 @@ def test_what_does_not_fit_is_an_error_alone_and_left_out_of_all(tmp_path: Path)
     with pytest.raises(ConfigError, match="unknown learner 'scal'; did you mean 'scale'"):
         planned("main", digits(tmp_path, learners=("scal",)))
     lenient = planned("all", digits(tmp_path, strict=False))
-    fit = {"main", "families", "memory", "variants", "time", "search", "matched", "beyond-search", "beyond"}
+    fit = {"main", "families", "memory", "variants", "time"}
+    fit |= {"search", "matched", "unsearched", "beyond-search", "beyond"}
     assert {cell.experiment for cell in lenient.cells} == fit
     with pytest.raises(ConfigError, match="nothing to do"):
         plan(chosen("ablation"), digits(tmp_path, strict=False), gpu=False)
@@ -192,6 +193,8 @@ def test_matched_methods_have_a_uniform_sample_and_what_search_found(tmp_path: P
     assert lines[:2] == [f"settings from {tmp_path}/search/{name}-er.yaml" for name in ("pmnist", "scifar100")]
     assert lines[2].endswith("on pmnist for joint; on scifar100 for joint: preset settings there")
     assert cells()[1].config.learner == usual_joint(tmp_path)
+    unsearched = planned("unsearched", Request(tmp_path, streams, ("er",), seeds=(200,))).cells
+    assert {cell.config.stream.name: cell.config.learner for cell in unsearched} == usual
 
 
 def test_extras_are_those_of_all_unless_a_search_has_found_others(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def _conclude(name: str, plan: ExperimentPlan, out: Path, data: Path | None, *, 
         for winner in winners(plan.experiment(name), done, out):
             counted = f"{winner.finished} of {winner.points} points"
             say(f"best on {winner.stream}, {counted}: ACC {winner.accuracy:.1f}, wrote {winner.config}")
-    if EXPERIMENTS[name].searched or sizes:
+    if EXPERIMENTS[name].orders or sizes:
         _write_tables(name, lines, sizes, out)
     if name == "claims":
         from scale_cl.experiments.claims import measure_claims

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scale_cl.errors import ConfigError
 from scale_cl.settings import suggest
@@ -187,6 +187,17 @@ _EXTRAS: Case = {  # of `scale-plus` on PMNIST
 }
 _EXTRAS_ON_IMAGES: Case = {**NORM_ON_MEMORY, "weight_average": 0.995, "augment": "flip", "average_flips": True}
 
+_MATCHED = Experiment(
+    "all methods with a uniform sample, batch norm measured on it, and what their search has found",
+    streams=PAPER_STREAMS,
+    learners=tuple(SEARCH_AXES),
+    everywhere=UNIFORM_SAMPLE,
+    on_images=NORM_ON_MEMORY,
+    searched="search",
+    first_seed=200,
+    orders=(3, 4, 5),
+)
+
 EXPERIMENTS = {
     "main": Experiment("accuracy and forgetting of all methods", PAPER_STREAMS, PAPER_LEARNERS),
     "families": Experiment("regularisation, structure and memory in one pass", PAPER_STREAMS, FAMILIES, sizes=True),
@@ -282,15 +293,11 @@ EXPERIMENTS = {
         seeds=1,
         part="search",
     ),
-    "matched": Experiment(
-        "all methods with a uniform sample, batch norm measured on it, and what their search has found",
-        streams=PAPER_STREAMS,
-        learners=tuple(SEARCH_AXES),
-        everywhere=UNIFORM_SAMPLE,
-        on_images=NORM_ON_MEMORY,
-        searched="search",
-        first_seed=200,
-        orders=(3, 4, 5),
+    "matched": _MATCHED,
+    "unsearched": replace(
+        _MATCHED,
+        line="all methods as in `matched`, with their presets in place of what a search has found",
+        searched="",
     ),
     "beyond-search": Experiment(
         "a grid of equal size for each learner with the extras of `scale-plus`, on the tasks reserved for search",

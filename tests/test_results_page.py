@@ -239,6 +239,15 @@ def test_a_linked_figure_is_that_of_its_file(text: str, file: str) -> None:
     assert text == " / ".join(f"{mean:.1f}" for mean in means if mean is not None)
 
 
+ALL_ORDERS = re.compile(r"\[(\d[^\]]+)\]\((?:\.\./)?results/([a-z-]+)/(\w+)\.md\)")
+
+
+@pytest.mark.parametrize(("text", "kind", "stream"), sorted(set(ALL_ORDERS.findall(FIGURES))))
+def test_a_linked_figure_of_all_class_orders_is_in_its_table(text: str, kind: str, stream: str) -> None:
+    rows = tables.rows_of(kind, stream)
+    assert text in [tables.short(*(tables.values_of(row, measure) for measure in ("acc", "fm"))) for row in rows]
+
+
 def test_what_claims_say_of_the_adversary_is_in_their_file() -> None:
     found = json.loads((ROOT / "results/claims/pmnist.json").read_text())
     aligned = found["alignment"]

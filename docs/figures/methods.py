@@ -44,7 +44,7 @@ def _methods(stream: str) -> Iterator[Method]:
 def named(kind: str, row: dict[str, Any]) -> str:
     """A row of results/KIND/STREAM.json as a page calls it."""
     learner: str = row["settings"]["name"]
-    if kind == "matched" or row["learner"] == "scale-plus":
+    if kind != "beyond" or row["learner"] == "scale-plus":
         return learner
     return f"{learner}, without adversary and generator" if learner == "scale-plus" else f"{learner}{SAME_EXTRAS}"
 

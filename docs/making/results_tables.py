@@ -181,11 +181,18 @@ def _seconds(paths: list[Path]) -> str | None:
     return f"{fmean(seed.seconds_train for run in made for seed in run.seeds):.0f}"
 
 
+def _with_presets(stream: str) -> dict[str, str]:
+    """ACC / FM with the settings of the preset in place of those found, by learner."""
+    link, rows = _link(RESULTS / "unsearched" / f"{stream}.md"), rows_of("unsearched", stream)
+    return {row["learner"]: f"[{short(values_of(row, 'acc'), values_of(row, 'fm'))}]({link})" for row in rows}
+
+
 def _methods(kind: str, stream: str, rows: list[tuple[str, Row]], first: str) -> str:
     """A table of methods with their costs, sorted by accuracy; `first` is compared with all that are no bounds."""
     competing = [row for _, row in rows if row["settings"]["name"] != BOUND]
     reference = _row_of(competing, first)
     leads = _leads(reference, [row for row in competing if row is not reference]) if reference else {}
+    presets = _with_presets(stream) if kind == "matched" else {}
     lines, seconds = [], []
     for kept_in, row in sorted(rows, key=lambda pair: -acc_of(pair[1])):
         cost, paths = row["cost"], files_of(kept_in, stream, row)
@@ -193,10 +200,12 @@ def _methods(kind: str, stream: str, rows: list[tuple[str, Row]], first: str) ->
         cells = [row["learner"] + (", no extras" if kept_in != kind else ""), str(len(row["lanes"]))]
         cells += [mean(values_of(row, measure)) for measure in ("acc", "fm")]
         cells += leads.get(row["learner"], ["", ""]) if reference else []
+        cells += [presets.get(row["learner"], "")] if presets else []
         cells += [f"{images(cost['forward'])} / {images(cost['backward'])}", images(cost["images"])]
         lines.append([*cells, f"{kept / 1024:,.0f}", _file_cell(paths)])
         seconds.append(_seconds(paths))
     head = ["learner", "seeds", "ACC", "FM", *([f"{first} ahead", "p"] if reference else [])]
+    head += ["with its preset"] if presets else []
     head += ["forward / backward", "cost", "KiB kept", "file"]
     if None not in seconds:
         for line, column in zip([head, *lines], ["seconds", *seconds], strict=True):

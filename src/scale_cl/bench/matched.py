@@ -106,7 +106,8 @@ def cost_table(rows: Sequence[MatchedRow]) -> Table:
     )
     note = (
         f"Mean ± sample deviation over class orders and seeds, best in bold. {_SIZES_NOTE if sized else _COSTS_NOTE} "
-        "KiB: what is kept beside one network with its heads, when all tasks are learnt. Seconds: of training."
+        "KiB: what is kept beside one network with its heads, when all tasks are learnt. Seconds: of training; runs "
+        "side by side on a GPU have even shares of its time."
     )
     return Table("matched", "Results", columns, tuple(bodies), note)
 

@@ -322,7 +322,7 @@ def _cost(line: TableLine) -> Cost | None:
     from scale_cl.streams import catalog
 
     config = line.cells[0].config
-    if line.stream not in catalog.ENTRIES:
+    if line.stream not in catalog.ENTRIES or not line.lanes:  # which takes time, and is of no use without a result
         return None
     say(f"counting what {line.name} on {line.stream} costs", err=True)
     size, tasks = config.run.batch_size, config.stream.tasks

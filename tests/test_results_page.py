@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import scipy.stats
 
 from docs.figures import methods
 from docs.making import paper_rows
@@ -132,6 +133,16 @@ def test_tables_of_the_pages_are_what_the_files_hold_today() -> None:
         used += re.findall(r"<!-- table ([a-z-]+) -->", text)
         assert text == tables.filled(text), f"{name}: run `python -m docs.making.results_tables`"
     assert sorted(used) == sorted(tables.TABLES)
+
+
+@pytest.mark.parametrize("row", tables.LEFT_OUT, ids=lambda row: row[-1])
+def test_what_a_part_of_scale_brings_is_paired_by_seed(row: tuple[str, ...]) -> None:
+    *_, complete, without = row
+    found = [results.read(ROOT / f"results/{name}/result.json") for name in (complete, without)]
+    with_it, without_it = ({seed.seed: seed.acc or 0.0 for seed in result.seeds} for result in found)
+    changes = [with_it[seed] - acc for seed, acc in without_it.items()]
+    interval = scipy.stats.ttest_1samp(changes, 0.0).confidence_interval(0.95)
+    assert f"| {fmean(changes):+.2f} | {interval.low:+.2f} to {interval.high:+.2f} |" in PAGES["results-appendix"]
 
 
 def test_pictures_of_the_methods_are_drawn_from_the_files_of_today() -> None:

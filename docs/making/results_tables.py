@@ -113,6 +113,46 @@ def as_the_paper_rows() -> str:
     return text + ("\n\nNot run yet:\n" if gaps else "") + "".join(f"\n- {n}: {'; '.join(w)}" for n, w in gaps.items())
 
 
+def left_out() -> str:
+    """SCALE complete and without a part, paired by seed: the difference and its interval, beside the paper's."""
+    lines = []
+    for stream, settings, letter, part, complete, without in LEFT_OUT:
+        with_it, without_it = (
+            {seed.seed: seed.acc for seed in results.read(RESULTS / name / "result.json").seeds if seed.acc is not None}
+            for name in (complete, without)
+        )
+        test = paired(with_it, without_it)
+        assert test is not None
+        assert test.difference.interval is not None
+        low, high = test.difference.interval
+        printed = paper.ABLATION_TARGETS[stream].get(letter)
+        gain = "" if printed is None else f"{paper.MAIN[stream]['scale'].acc.mean - printed.acc.mean:+.2f}"
+        found = f"{test.difference.mean:+.2f}", f"{low:+.2f} to {high:+.2f}"
+        lines.append([f"{STREAMS[stream]}, {settings}", f"{part} ({letter})", *found, gain])
+    return table(["stream, settings", "left out", "complete ahead", "95 % interval", "paper"], lines)
+
+
+LEFT_OUT = (  # stream, settings, the paper's letter, the part, the complete run, the run without
+    *(
+        (stream, "ours", letter, part, f"{stream}/scale", f"ablation/{stream}/without-{name}")
+        for stream in ("scifar100", "scifar10")
+        for letter, part, name in (
+            ("A", "adversary", "adversary"),
+            ("C", "generator", "generator"),
+            ("B", "DER++", "derpp"),
+        )
+    ),
+    (
+        *("scifar100", "ours, ring, class order 1", "A", "adversary"),
+        *("adversary/scifar100-order-1", "adversary/scifar100-order-1-without"),
+    ),
+    (
+        *("scifar100", "preset `paper`", "A and C", "adversary and generator"),
+        *("norm/scifar100-off", "ablation/scifar100/as-paper-without-adversary-and-generator"),
+    ),
+)
+
+
 # ---- B and C ---------------------------------------------------------------------------------------------------------
 def rows_of(kind: str, stream: str) -> list[Row]:
     """The rows of results/KIND/STREAM.json, named as on a page; none if there is no such file."""
@@ -181,10 +221,14 @@ def _seconds(paths: list[Path]) -> str | None:
     return f"{fmean(seed.seconds_train for run in made for seed in run.seeds):.0f}"
 
 
-def _with_presets(stream: str) -> dict[str, str]:
-    """ACC / FM with the settings of the preset in place of those found, by learner."""
-    link, rows = _link(RESULTS / "unsearched" / f"{stream}.md"), rows_of("unsearched", stream)
-    return {row["learner"]: f"[{short(values_of(row, 'acc'), values_of(row, 'fm'))}]({link})" for row in rows}
+def _with_presets(stream: str, searched: list[Row]) -> dict[str, str]:
+    """ACC / FM with the settings of the preset in place of those found, by learner; fewer runs are said."""
+    link, runs = _link(RESULTS / "unsearched" / f"{stream}.md"), {row["learner"]: len(row["lanes"]) for row in searched}
+    cells = {}
+    for row in rows_of("unsearched", stream):
+        fewer = f" ({len(row['lanes'])} runs)" if len(row["lanes"]) < runs.get(row["learner"], 0) else ""
+        cells[row["learner"]] = f"[{short(values_of(row, 'acc'), values_of(row, 'fm'))}]({link}){fewer}"
+    return cells
 
 
 def _methods(kind: str, stream: str, rows: list[tuple[str, Row]], first: str) -> str:
@@ -192,19 +236,19 @@ def _methods(kind: str, stream: str, rows: list[tuple[str, Row]], first: str) ->
     competing = [row for _, row in rows if row["settings"]["name"] != BOUND]
     reference = _row_of(competing, first)
     leads = _leads(reference, [row for row in competing if row is not reference]) if reference else {}
-    presets = _with_presets(stream) if kind == "matched" else {}
+    presets = _with_presets(stream, [row for _, row in rows]) if kind == "matched" else {}
     lines, seconds = [], []
     for kept_in, row in sorted(rows, key=lambda pair: -acc_of(pair[1])):
         cost, paths = row["cost"], files_of(kept_in, stream, row)
         kept = sum(cost[name] for name in ("samples", "logits", "importances", "networks"))
         cells = [row["learner"] + (", no extras" if kept_in != kind else ""), str(len(row["lanes"]))]
-        cells += [mean(values_of(row, measure)) for measure in ("acc", "fm")]
+        cells += [mean(values_of(row, measure)) for measure in ("acc", "fm", "la")]
         cells += leads.get(row["learner"], ["", ""]) if reference else []
         cells += [presets.get(row["learner"], "")] if presets else []
         cells += [f"{images(cost['forward'])} / {images(cost['backward'])}", images(cost["images"])]
         lines.append([*cells, f"{kept / 1024:,.0f}", _file_cell(paths)])
         seconds.append(_seconds(paths))
-    head = ["learner", "seeds", "ACC", "FM", *([f"{first} ahead", "p"] if reference else [])]
+    head = ["learner", "runs", "ACC", "FM", "LA", *([f"{first} ahead", "p"] if reference else [])]
     head += ["with its preset"] if presets else []
     head += ["forward / backward", "cost", "KiB kept", "file"]
     if None not in seconds:
@@ -268,8 +312,8 @@ def overview() -> str:
 
 
 def readme() -> str:
-    """The methods of a hurried reader: those of C, and some of B; for each stream that has both."""
-    streams = [stream for stream in measured("beyond") if _row_of(rows_of("matched", stream), paper.METHOD)]
+    """The methods of a hurried reader: those of C, and some of B; for each stream that has all of these."""
+    streams = [s for s in measured("beyond") if all(_row_of(rows_of("matched", s), name) for name in README_METHODS)]
     cells: dict[str, dict[str, list[str]]] = {}
     for stream in streams:
         rows = [("beyond", row) for row in rows_of("beyond", stream)]
@@ -291,6 +335,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "overview": overview,
     "paper": as_the_paper,
     "paper-rows": as_the_paper_rows,
+    "left-out": left_out,
     "matched": matched,
     "beyond": beyond,
     "readme": readme,

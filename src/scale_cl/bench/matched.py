@@ -96,13 +96,13 @@ def cost_table(rows: Sequence[MatchedRow]) -> Table:
         bodies.append((*cells, mean_cell(seconds, source="", why_none="no result")))
     columns = (
         LEARNER,
-        Column("Lanes", "class orders x seeds that have finished"),
+        Column("Runs", "finished: class orders x seeds"),
         Column("ACC ↑", "mean accuracy over all tasks at the end, percent"),
         Column("FM ↓", "mean drop from a task's best accuracy to the end, points"),
         Column("LA ↑", "mean accuracy right after learning each task, percent"),
         *(_SIZES if sized else _COSTS),
         Column("KiB", "kept beside one network with its heads: samples, logits, importances, further networks"),
-        Column("Seconds", "of training per lane"),
+        Column("Seconds", "of training per run"),
     )
     note = (
         f"Mean ± sample deviation over class orders and seeds, best in bold. {_SIZES_NOTE if sized else _COSTS_NOTE} "
@@ -135,7 +135,7 @@ def tests_table(rows: Sequence[MatchedRow]) -> Table | None:
     shared = [len(ours.lanes.keys() & row.lanes.keys()) for row in others]
     leads = [(TableCell(row.learner), TableCell(str(n), n)) for row, n in zip(others, shared, strict=True)]
     bodies = paired_rows(leads, [[paired(ours.values(m), row.values(m)) for row in others] for m in ("acc", "fm")])
-    columns = (Column(f"{ours.learner} against", numeric=False), Column("Lanes", "that both have"), *paired_columns())
+    columns = (Column(f"{ours.learner} against", numeric=False), Column("Runs", "that both have"), *paired_columns())
     note = f"Paired by class order and seed; differences: {ours.learner} minus the other. Holm's correction over rows."
     return Table("tests", "Paired tests", columns, tuple(bodies), note)
 

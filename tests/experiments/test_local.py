@@ -97,11 +97,13 @@ def test_an_interruption_ends_every_process(tmp_path: Path) -> None:
     assert children(os.getpid()) - before == set()
 
 
-def test_workers_get_cores_of_their_own_while_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_get_cores_of_their_own_if_they_fill_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "cores", lambda: [2, 3, 5, 7])
     assert [LocalEngine()._place(i, 4).cores for i in range(4)] == [[2], [3], [5], [7]]
     assert [LocalEngine(threads=2)._place(i, 2).cores for i in range(2)] == [[2, 3], [5, 7]]
-    assert [LocalEngine()._place(i, 5).cores for i in range(5)] == [[]] * 5
+    assert [LocalEngine(threads=3)._place(0, 1).cores] == [[2, 3, 5]]
+    for few_or_many in (1, 2, 3, 5):  # of few, another program's would be pinned to the same cores
+        assert [LocalEngine()._place(i, few_or_many).cores for i in range(few_or_many)] == [[]] * few_or_many
     shared = LocalEngine(gpus=("4", "6"))
     assert [shared._place(i, 4).environment["CUDA_VISIBLE_DEVICES"] for i in range(4)] == ["4", "6", "4", "6"]
     assert [shared._place(i, 2).cores for i in range(2)] == [[2, 3], [5, 7]]

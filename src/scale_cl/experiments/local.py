@@ -1,8 +1,8 @@
-"""The engine of this machine: worker processes, each pinned to cores of its own, that execute one run after another.
+"""The engine of this machine: worker processes that execute one run after another; if they fill it, each has its cores.
 
 On a GPU it executes groups of runs that train side by side. A worker is reused for the next run, so that libraries and
 data are loaded once; one that dies is replaced. This module is also the program of the workers (`python -m`), so it
-imports torch only after the process is pinned to its cores.
+imports torch only after the process is pinned.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LocalEngine:
     """Executes runs on the cores or GPUs of this machine.
 
     Its workers are processes of its own, not a `ProcessPoolExecutor`: one that dies fails a single run instead of the
-    whole pool, each is pinned to its cores before torch starts, and all end with their parent even if it is killed.
+    whole pool, each may be pinned to cores before torch starts, and all end with their parent even if it is killed.
     """
 
     def __init__(self, *, root: Path | None = None, threads: int = 1, gpus: Sequence[str] = ()) -> None:
@@ -151,10 +151,13 @@ class LocalEngine:
                 worker.end()
 
     def _place(self, number: int, slots: int) -> _WorkerPlace:
-        """Cores and environment of the worker in a slot; with more slots than cores, no worker is pinned."""
+        """Cores and environment of the worker in a slot.
+
+        Workers are pinned only if they fill the machine: with fewer, two programs would pin theirs to the same cores.
+        """
         own = cores()
         each = len(own) // slots if self._gpus else self._threads
-        pinned = own[number * each : (number + 1) * each] if each and slots * each <= len(own) else []
+        pinned = own[number * each : (number + 1) * each] if each and slots == len(own) // each else []
         environment = {name: str(self._threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         if len(self._gpus) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = self._gpus[number % len(self._gpus)]

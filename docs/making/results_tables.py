@@ -146,9 +146,12 @@ LEFT_OUT = (  # stream, settings, the paper's letter, the part, the complete run
         *("scifar100", "ours, ring, class order 1", "A", "adversary"),
         *("adversary/scifar100-order-1", "adversary/scifar100-order-1-without"),
     ),
-    (
-        *("scifar100", "preset `paper`", "A and C", "adversary and generator"),
-        *("norm/scifar100-off", "ablation/scifar100/as-paper-without-adversary-and-generator"),
+    *(
+        ("scifar100", "preset `paper`", letter, part, "norm/scifar100-off", f"ablation/scifar100/as-paper-without-{name}")
+        for letter, part, name in (
+            ("A", "adversary", "adversary"),
+            ("A and C", "adversary and generator", "adversary-and-generator"),
+        )
     ),
 )
 

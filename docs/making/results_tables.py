@@ -132,26 +132,22 @@ def left_out() -> str:
     return table(["stream, settings", "left out", "complete ahead", "95 % interval", "paper"], lines)
 
 
+_PARTS = (("A", "adversary", "adversary"), ("C", "generator", "generator"))
+_BOTH = ("A and C", "adversary and generator", "adversary-and-generator")
+_ABLATION = "ablation/scifar100/as-paper-without-"
 LEFT_OUT = (  # stream, settings, the paper's letter, the part, the complete run, the run without
     *(
         (stream, "ours", letter, part, f"{stream}/scale", f"ablation/{stream}/without-{name}")
         for stream in ("scifar100", "scifar10")
-        for letter, part, name in (
-            ("A", "adversary", "adversary"),
-            ("C", "generator", "generator"),
-            ("B", "DER++", "derpp"),
-        )
+        for letter, part, name in (*_PARTS, ("B", "DER++", "derpp"))
     ),
     (
         *("scifar100", "ours, ring, class order 1", "A", "adversary"),
         *("adversary/scifar100-order-1", "adversary/scifar100-order-1-without"),
     ),
     *(
-        ("scifar100", "preset `paper`", letter, part, "norm/scifar100-off", f"ablation/scifar100/as-paper-without-{name}")
-        for letter, part, name in (
-            ("A", "adversary", "adversary"),
-            ("A and C", "adversary and generator", "adversary-and-generator"),
-        )
+        ("scifar100", "preset `paper`", letter, part, "norm/scifar100-off", f"{_ABLATION}{name}")
+        for letter, part, name in (*_PARTS, _BOTH)
     ),
 )
 

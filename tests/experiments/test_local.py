@@ -7,6 +7,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,22 @@ def test_an_interruption_ends_every_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         LocalEngine().execute(runs, slots=2, listener=Interrupting())
     assert children(os.getpid()) - before == set()
+
+
+def test_a_run_alone_is_not_pinned_however_many_slots_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = []
+
+    class Placing(LocalEngine):
+        def _place(self, number: int, workers: int) -> Any:
+            placed.append(super()._place(number, workers))
+            return placed[-1]
+
+    monkeypatch.setattr(local, "cores", lambda: [2, 3])
+    outcomes = Notes()
+    Placing().execute([planned(tmp_path, config("finetune"))], slots=2, listener=outcomes)
+    assert [place.cores for place in placed] == [[]]
 
 
 def test_workers_get_cores_of_their_own_if_they_fill_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,8 @@ class LocalEngine:
 
         waiting = deque(self.groups(runs))
         answers: _Answers = queue.SimpleQueue()
-        workers = [_Worker(self._place(i, slots), answers) for i in range(min(slots, len(runs)))]
+        count = min(slots, len(waiting))
+        workers = [_Worker(self._place(i, count), answers) for i in range(count)]
         free = list(workers)
         busy: dict[_Worker, tuple[list[PlannedRun], float]] = {}
         try:
@@ -150,14 +151,14 @@ class LocalEngine:
             for worker in workers:
                 worker.end()
 
-    def _place(self, number: int, slots: int) -> _WorkerPlace:
-        """Cores and environment of the worker in a slot.
+    def _place(self, number: int, workers: int) -> _WorkerPlace:
+        """Cores and environment of one of so many workers.
 
         Workers are pinned only if they fill the machine: with fewer, two programs would pin theirs to the same cores.
         """
         own = cores()
-        each = len(own) // slots if self._gpus else self._threads
-        pinned = own[number * each : (number + 1) * each] if each and slots == len(own) // each else []
+        each = len(own) // workers if self._gpus else self._threads
+        pinned = own[number * each : (number + 1) * each] if each and workers == len(own) // each else []
         environment = {name: str(self._threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         if len(self._gpus) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = self._gpus[number % len(self._gpus)]
